@@ -159,13 +159,11 @@ absl::Status EntryRing::SettleWhatIsThere(uint64_t last, const CallContext& call
   return absl::OkStatus();
 }
 
-absl::Status EntryRing::SettleAll(const CallContext& call) {
+absl::Status EntryRing::SettleAllSlowly(const CallContext& call) {
   const int differs = CompareWhatIsThere(number_ - 1);
   if (differs >= 0) return FailWithMismatch(differs, call);
   SYNCLINE_DCHECK(compared_ == number_ - 1);
-  // All have entered this collective, so they have ended those before it.
-  others_finished_ = compared_;
-  compared_ = number_;
+  NoteAllEntered();
   return absl::OkStatus();
 }
 

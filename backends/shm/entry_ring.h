@@ -85,7 +85,11 @@ class EntryRing {
 
   // Call it when the entries of all ranks to the collective that has begun are there and agree.
   // Compares all that has not been compared before.
-  absl::Status SettleAll(const CallContext& call);
+  absl::Status SettleAll(const CallContext& call) {
+    if (ABSL_PREDICT_FALSE(compared_ != number_ - 1)) return SettleAllSlowly(call);
+    NoteAllEntered();
+    return absl::OkStatus();
+  }
   // Call it when the entry of `rank` agrees, for which alone this rank has waited.
   void NoteAgreement() {
     if (layout_.size() != 2) return;
@@ -129,6 +133,12 @@ class EntryRing {
   }
 
   absl::Status AwaitSlotSlowly(bool meets, const WaitContext& context);
+  absl::Status SettleAllSlowly(const CallContext& call);
+  // All have entered the collective that has begun, so they have ended those before it.
+  void NoteAllEntered() {
+    others_finished_ = compared_;
+    compared_ = number_;
+  }
   absl::Status AwaitEntryOf(int rank, const WaitContext& context);
   // Of two ranks: learns what the other has compared.
   void LookAtOther();

@@ -81,7 +81,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   if (is_eager && !is_inline) {
     next_payload = layout_.eager_payload(rank(), (slot.eager_payload() + 1) % kEagerPayloads);
   }
-  // Pairs with the acquire load in HasIncoming: the receiver sees all fields and the data.
+  // Pairs with the acquire load in HasIncomingFrom: the receiver sees all fields and the data.
   slot.state.store(MessageSlot::kPosted, std::memory_order_release);
   group_.waiter().Notify(layout_.region(dst).message_event);
   PrefetchToWrite(&after_next);
@@ -193,7 +193,22 @@ uint64_t PointToPoint::ClaimEagerPayload(MessageSlot& slot, size_t bytes) {
   return payload;
 }
 
-absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& context) {
+bool PointToPoint::TryTakeNext(PostedReceive& mine) {
+  const int source = mine.source;
+  if (source == kAnySource || !sources_[source].unexpected.empty()) return false;
+  const bool is_alone =
+      posted_receives_.empty() || (posted_receives_.size() == 1 && posted_receives_[0] == &mine);
+  if (!is_alone || !HasIncomingFrom(source)) return false;
+  const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
+  const MessageSlot& next = layout_.message_slot(source, rank(), index);
+  if (next.tag.load(std::memory_order_relaxed) != mine.tag) return false;
+  mine.sender = source;
+  mine.slot.store(&TakeIncoming(source), std::memory_order_relaxed);  // Read by this thread alone.
+  posted_receives_.clear();
+  return true;
+}
+
+absl::Status PointToPoint::AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context) {
   {
     base::BiasedMutexLock lock(&match_mutex_);
     Match(mine.source);
@@ -207,6 +222,7 @@ absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& co
     if (has_slot()) return true;
     if (!HasIncoming(mine.source)) return false;
     base::BiasedMutexLock lock(&match_mutex_);
+    if (has_slot() || TryTakeNext(mine)) return true;
     Match(mine.source);
     return has_slot();
   });
@@ -218,18 +234,11 @@ absl::Status PointToPoint::AwaitMatch(PostedReceive& mine, const WaitContext& co
   return status;
 }
 
-bool PointToPoint::HasIncoming(int source) const {
-  if (source == kAnySource) {
-    for (int each = 0; each < layout_.size(); ++each) {
-      if (HasIncoming(each)) return true;
-    }
-    return false;
+bool PointToPoint::HasAnyIncoming() const {
+  for (int each = 0; each < layout_.size(); ++each) {
+    if (HasIncomingFrom(each)) return true;
   }
-  // Relaxed: a wrong index is harmless here, as Match looks again under the lock.
-  const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
-  // Pairs with the release store of kPosted in Send.
-  return layout_.message_slot(source, rank(), index).state.load(std::memory_order_acquire) ==
-         MessageSlot::kPosted;
+  return false;
 }
 
 void PointToPoint::Match(int source) {
@@ -239,12 +248,8 @@ void PointToPoint::Match(int source) {
 
 void PointToPoint::MatchFrom(int source) {
   SourceQueue& queue = sources_[source];
-  while (HasIncoming(source)) {
-    MessageSlot& slot =
-        layout_.message_slot(source, rank(), queue.next_slot.load(std::memory_order_relaxed));
-    // The index comes from another process: the remainder keeps it within the slots.
-    queue.next_slot.store(static_cast<uint32_t>(slot.next % layout_.sizes().message_slots),
-                          std::memory_order_relaxed);
+  while (HasIncomingFrom(source)) {
+    MessageSlot& slot = TakeIncoming(source);
     const auto matches = [&](const PostedReceive* it) {
       return it->tag == slot.tag.load(std::memory_order_relaxed) &&
              (it->source == kAnySource || it->source == source);
@@ -262,7 +267,7 @@ void PointToPoint::MatchFrom(int source) {
     PostedReceive& receive = **it;
     posted_receives_.erase(it);
     receive.sender = source;
-    // Pairs with the acquire load in AwaitMatch. The receive may leave the stack at once.
+    // Pairs with the acquire load in AwaitMatchSlowly. The receive may leave the stack at once.
     receive.slot.store(&slot, std::memory_order_release);
     group_.waiter().Notify(layout_.region(rank()).message_event);
   }

@@ -101,16 +101,46 @@ class PointToPoint {
   absl::StatusOr<bool> TryReadByAddress(const Tensor& tensor, int src, MessageSlot& slot,
                                         const WaitContext& context);
 
-  // Waits until `mine` has a message.
-  absl::Status AwaitMatch(PostedReceive& mine, const WaitContext& context);
+  // Waits until `mine` has a message. AwaitMatchSlowly does when TryTakeNext has found none.
+  absl::Status AwaitMatch(PostedReceive& mine, const WaitContext& context) {
+    {
+      base::BiasedMutexLock lock(&match_mutex_);
+      if (TryTakeNext(mine)) return absl::OkStatus();
+    }
+    return AwaitMatchSlowly(mine, context);
+  }
+  absl::Status AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context);
   // Matches what has come from `source`, or from any rank for kAnySource, with the posted receives
   // in the order of their calls. The rest joins the unexpected-message queues.
   void Match(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   void MatchFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Gives `mine` the unexpected message that came first of those that match, if there is one.
   bool MatchUnexpected(PostedReceive& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  // Gives `mine` the next message of its sender, if that is there and nothing else is to be thought
+  // of: no other receive of this rank waits, and there is no earlier message.
+  bool TryTakeNext(PostedReceive& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Whether a message from `source`, or from any rank for kAnySource, has not been matched yet.
-  bool HasIncoming(int source) const;
+  bool HasIncoming(int source) const {
+    return source == kAnySource ? HasAnyIncoming() : HasIncomingFrom(source);
+  }
+  bool HasAnyIncoming() const;
+  bool HasIncomingFrom(int source) const {
+    // Relaxed: a wrong index is harmless here, as Match looks again under the lock.
+    const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
+    // Pairs with the release store of kPosted in Send.
+    return layout_.message_slot(source, rank(), index).state.load(std::memory_order_acquire) ==
+           MessageSlot::kPosted;
+  }
+  // The slot of a message from `source` for which HasIncomingFrom is true; goes on to the next.
+  MessageSlot& TakeIncoming(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_) {
+    std::atomic<uint32_t>& next_slot = sources_[source].next_slot;
+    MessageSlot& slot =
+        layout_.message_slot(source, rank(), next_slot.load(std::memory_order_relaxed));
+    // The index comes from another process: the remainder keeps it within the slots.
+    next_slot.store(static_cast<uint32_t>(slot.next % layout_.sizes().message_slots),
+                    std::memory_order_relaxed);
+    return slot;
+  }
 
   ShmGroup& group_;
   const SegmentLayout& layout_;

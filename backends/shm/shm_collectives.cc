@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "absl/base/optimization.h"
-#include "absl/container/inlined_vector.h"
+#include "absl/container/fixed_array.h"
 #include "backends/shm/byte_range.h"
 #include "backends/shm/last_call.h"
 #include "backends/shm/thresholds.h"
@@ -13,7 +13,8 @@
 namespace syncline::shm {
 namespace {
 
-using Inputs = absl::InlinedVector<const void*, 8>;
+// One for each rank, in their order.
+using Inputs = absl::FixedArray<const void*, 8>;
 
 absl::Span<const Tensor> Only(const Tensor& tensor) { return absl::MakeConstSpan(&tensor, 1); }
 
@@ -196,9 +197,9 @@ absl::Status ShmCollectives::ReduceTo(int root, const Tensor& tensor, ReduceOp o
   SYNCLINE_RETURN_IF_ERROR(entry.Exchange(has_result ? kEveryRank : kNoRank));
   if (!has_result || bytes == 0) return absl::OkStatus();
   // In the order of ranks on every rank, so that results are bitwise equal.
-  Inputs inputs;
+  Inputs inputs(size());
   for (int r = 0; r < size(); ++r) {
-    inputs.push_back(r == rank() ? tensor.data() : entry.BufferOf(r));
+    inputs[r] = r == rank() ? tensor.data() : entry.BufferOf(r);
   }
   tensor::Reduce(tensor.dtype(), op, tensor.data(), inputs, tensor.numel());
   return absl::OkStatus();
@@ -273,9 +274,9 @@ absl::Status ShmCollectives::ReduceScatterGather(int root, const Tensor& tensor,
       const ByteRange own(range.size, part, rank());
       char* const mine = Bytes(tensor) + range.begin + own.begin;
       char* const reduced = layout_.reduced(rank(), slots.slot(k - 1) * part);
-      Inputs inputs;
+      Inputs inputs(size());
       for (int r = 0; r < size(); ++r) {
-        inputs.push_back(r == rank() ? mine : layout_.chunk(r, slots.offset(k - 1)) + own.begin);
+        inputs[r] = r == rank() ? mine : layout_.chunk(r, slots.offset(k - 1)) + own.begin;
       }
       if (own.size > 0) {
         // A rank without a result must not write to its tensor.
@@ -461,9 +462,9 @@ absl::Status ShmCollectives::ReduceScatter(const Tensor& output, absl::Span<cons
   const auto consume = [&](size_t begin, size_t block_size, const auto& data) {
     if (begin >= output.nbytes()) return;
     const size_t bytes = std::min(block_size, output.nbytes() - begin);
-    Inputs blocks;
+    Inputs blocks(size());
     for (int r = 0; r < size(); ++r) {
-      blocks.push_back(r == rank() ? Bytes(inputs[r]) + begin : data(r));
+      blocks[r] = r == rank() ? Bytes(inputs[r]) + begin : data(r);
     }
     tensor::Reduce(output.dtype(), op, Bytes(output) + begin, blocks,
                    bytes / SizeOf(output.dtype()));
@@ -487,20 +488,21 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
   // Only the exchange tells how large the blocks of other ranks are. So each rank stages its own
   // where its own largest block fits: inline, or in the small eager buffer, or in the large one.
   // The others find them there, as the entry says what that largest block is.
-  const size_t large_block = BlockSizeIn(eager());
-  const size_t small_block = BlockSizeIn(layout_.sizes().small_eager);
+  const auto large_block = [&] { return BlockSizeIn(eager()); };
+  const auto small_block = [&] { return BlockSizeIn(layout_.sizes().small_eager); };
   const size_t unit = SizeOf(inputs[0].dtype());
   const auto is_inline = [&](size_t largest) {
     return largest * others() <= CollectiveEntry::kInlineBytesAfterSplits;
   };
   const auto block_size = [&](size_t largest) {
-    return is_inline(largest) ? largest : largest <= small_block ? small_block : large_block;
+    if (is_inline(largest)) return largest;
+    return largest <= small_block() ? small_block() : large_block();
   };
   return RunCollective(context, 0, [&](CollectiveEntry& entry) -> absl::Status {
     const size_t own_largest = entry.StageSplits() * unit;
     if (is_inline(own_largest)) {
       StageBlocks(inputs, own_largest, 0, entry.InlineDataAfterSplits(own_largest * others()));
-    } else if (own_largest <= large_block) {
+    } else if (own_largest <= large_block()) {
       const size_t block = block_size(own_largest);
       SYNCLINE_ASSIGN_OR_RETURN(char* const buffer,
                                 entry.StageAfterSplits(block * (others() - 1) + own_largest));
@@ -512,7 +514,7 @@ absl::Status ShmCollectives::AllToAll(absl::Span<const Tensor> outputs,
     SYNCLINE_ASSIGN_OR_RETURN(const int64_t elements, entry.CheckSplits());
     Copy(outputs[rank()].data(), inputs[rank()].data(), inputs[rank()].nbytes());
     const size_t largest = elements * unit;
-    if (largest > large_block) {
+    if (!is_inline(largest) && largest > large_block()) {
       const WaitContext& waiting = entry.context();
       // Where all blocks have this size, all ranks have staged an address, or all the blocks.
       const bool has_addresses = !is_inline(largest) && entry.HasEvenSplits();

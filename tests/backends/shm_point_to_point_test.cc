@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -127,6 +128,107 @@ TEST_F(PointToPointTest, ASenderThatNeverPausesDoesNotKeepOthersFromBeingReceive
     if (Recv(0, kAnySource, number).value() == 2) ++from_2;
   }
   EXPECT_EQ(from_2, 1);
+}
+
+// The messages of ranks 1 and 2 to rank 0: each sends kMessages, of tags and sizes as they come.
+// Those of one sender and tag are numbered from 0 on.
+class MixedMessagesTest : public PointToPointTest {
+ protected:
+  static constexpr int kMessages = 4000, kTags = 3;
+  static constexpr int kTagOfAny = kTags;  // Received from whoever has sent.
+
+  MixedMessagesTest() {
+    std::minstd_rand random(7);
+    for (int sender : {1, 2}) {
+      for (int i = 0; i < kMessages; ++i) {
+        tags_[sender].push_back(static_cast<int>(random() % (kTags + 1)));
+        sizes_[sender].push_back(int64_t{1} << (random() % 9));  // Inline, and of eager payloads.
+      }
+    }
+  }
+
+  struct Message {
+    int32_t number;
+    int64_t size;
+  };
+  // What a receive of the next message of `sender` and `tag` finds, in order.
+  std::vector<Message> Expected(int sender, int tag) const {
+    std::vector<Message> expected;
+    for (int i = 0; i < kMessages; ++i) {
+      if (tags_[sender][i] != tag) continue;
+      expected.push_back({static_cast<int32_t>(expected.size()), sizes_[sender][i]});
+    }
+    return expected;
+  }
+
+  void StartSenders() {
+    for (int sender : {1, 2}) {
+      Start([this, sender] {
+        int32_t numbers[kTags + 1] = {};
+        for (int i = 0; i < kMessages; ++i) {
+          const int tag = tags_[sender][i];
+          // Of kTagOfAny all have one size, as the receiver does not know whose comes next.
+          const Tensor tensor =
+              Tensor::Zeros(DType::kInt32, {tag == kTagOfAny ? 1 : sizes_[sender][i]});
+          tensor.data_as<int32_t>()[tensor.numel() - 1] = numbers[tag]++;
+          ASSERT_TRUE(Send(sender, 0, tensor, tag).ok());
+        }
+      });
+    }
+  }
+  void Receive(int sender, int tag, const Message& expected) {
+    const Tensor tensor = Tensor::Zeros(DType::kInt32, {expected.size});
+    ASSERT_EQ(Recv(0, sender, tensor, tag).value(), sender);
+    ASSERT_EQ(tensor.data_as<int32_t>()[expected.size - 1], expected.number)
+        << "from " << sender << " with tag " << tag;
+  }
+  void ReceiveFromAny() {
+    size_t left = Expected(1, kTagOfAny).size() + Expected(2, kTagOfAny).size();
+    int32_t next[3] = {};
+    const Tensor tensor = Tensor::Zeros(DType::kInt32, {1});
+    for (; left > 0; --left) {
+      const int sender = Recv(0, kAnySource, tensor, kTagOfAny).value();
+      ASSERT_EQ(*tensor.data_as<int32_t>(), next[sender]++) << "from " << sender;
+    }
+  }
+
+  std::vector<int> tags_[3];
+  std::vector<int64_t> sizes_[3];
+};
+
+TEST_F(MixedMessagesTest, ReceivesOfManyThreadsGetTheirOwn) {
+  StartSenders();
+  for (int sender : {1, 2}) {
+    for (int tag = 0; tag < kTags; ++tag) {
+      Start([this, sender, tag] {
+        for (const Message& expected : Expected(sender, tag)) Receive(sender, tag, expected);
+      });
+    }
+  }
+  Start([this] { ReceiveFromAny(); });
+  Join();
+}
+
+TEST_F(MixedMessagesTest, ReceivesOfOneThreadInAnotherOrderGetTheirOwn) {
+  StartSenders();
+  // So few messages of each at a time that those which come too early find room.
+  constexpr size_t kAtATime = 4;
+  size_t next[3][kTags] = {};
+  const auto receive_some = [&](int sender, int tag) {
+    const std::vector<Message> expected = Expected(sender, tag);
+    const size_t end = std::min(next[sender][tag] + kAtATime, expected.size());
+    for (size_t& i = next[sender][tag]; i < end; ++i) Receive(sender, tag, expected[i]);
+    return end < expected.size();
+  };
+  Start([this] { ReceiveFromAny(); });
+  bool goes_on = true;
+  while (goes_on) {
+    goes_on = false;
+    for (int tag : {2, 0, 1}) {
+      for (int sender : {2, 1}) goes_on |= receive_some(sender, tag);
+    }
+  }
+  Join();
 }
 
 // With a receiver that is held in the middle of a long message from rank 0.
