@@ -210,9 +210,10 @@ TEST_F(MixedMessagesTest, ReceivesOfManyThreadsGetTheirOwn) {
 }
 
 TEST_F(MixedMessagesTest, ReceivesOfOneThreadInAnotherOrderGetTheirOwn) {
-  StartSenders();
-  // So few messages of each at a time that those which come too early find room.
+  // Of one element, and few of each at a time, so that those which come too early find room.
   constexpr size_t kAtATime = 4;
+  for (int sender : {1, 2}) sizes_[sender].assign(kMessages, 1);
+  StartSenders();
   size_t next[3][kTags] = {};
   const auto receive_some = [&](int sender, int tag) {
     const std::vector<Message> expected = Expected(sender, tag);
