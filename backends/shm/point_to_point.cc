@@ -76,7 +76,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   // state of the one after it, which the receiver has written. Chosen now: once the slot is posted,
   // it may be reused.
   const MessageSlot& after_next =
-      layout_.message_slot(rank(), dst, (slot.next + 1) % PreferredSlots());
+      layout_.message_slot(rank(), dst, SlotAfter(slot.next, PreferredSlots()));
   const char* next_payload = nullptr;
   if (is_eager && !is_inline) {
     next_payload = layout_.eager_payload(rank(), (slot.eager_payload() + 1) % kEagerPayloads);
@@ -156,13 +156,12 @@ MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes) {
 uint32_t PointToPoint::FreeAfter(int dst, uint32_t slot) {
   const uint32_t count = static_cast<uint32_t>(layout_.sizes().message_slots);
   const uint32_t preferred = PreferredSlots();
-  for (uint32_t i = 1; i < preferred; ++i) {
-    const uint32_t next = (slot + i) % preferred;
-    if (Reclaim(layout_.message_slot(rank(), dst, next))) return next;
-  }
-  for (uint32_t i = 1; i < count; ++i) {
-    const uint32_t next = (slot + i) % count;
-    if (Reclaim(layout_.message_slot(rank(), dst, next))) return next;
+  for (const uint32_t most : {preferred, count}) {
+    uint32_t next = slot;
+    for (uint32_t i = 1; i < most; ++i) {
+      next = SlotAfter(next, most);
+      if (Reclaim(layout_.message_slot(rank(), dst, next))) return next;
+    }
   }
   return slot;
 }

@@ -81,6 +81,10 @@ class PointToPoint {
   uint32_t PreferredSlots() const {
     return std::min<uint32_t>(kPreferredMessageSlots, layout_.sizes().message_slots);
   }
+  // The one of `count` slots after `slot`, in turn.
+  static uint32_t SlotAfter(uint32_t slot, uint32_t count) {
+    return slot + 1 < count ? slot + 1 : 0;
+  }
   uint32_t FreeAfter(int dst, uint32_t slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   bool Reclaim(MessageSlot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   uint64_t ClaimEagerPayload(MessageSlot& slot, size_t bytes)
@@ -136,9 +140,9 @@ class PointToPoint {
     std::atomic<uint32_t>& next_slot = sources_[source].next_slot;
     MessageSlot& slot =
         layout_.message_slot(source, rank(), next_slot.load(std::memory_order_relaxed));
-    // The index comes from another process: the remainder keeps it within the slots.
-    next_slot.store(static_cast<uint32_t>(slot.next % layout_.sizes().message_slots),
-                    std::memory_order_relaxed);
+    // The index comes from another process, which may be broken: it is kept within the slots.
+    const uint32_t next = slot.next;
+    next_slot.store(next < layout_.sizes().message_slots ? next : 0, std::memory_order_relaxed);
     return slot;
   }
 

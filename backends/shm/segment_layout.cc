@@ -70,7 +70,7 @@ SegmentLayout::Offsets::Offsets(int size) : sizes(size) {
   reduced =
       reserve(kPipelineDepth * (sizes.max_chunk / size +
                                 (sizes.max_chunk / sizes.min_chunk + 1) * 2 * base::kCacheLine));
-  eager_payloads = reserve(kEagerPayloads * sizes.eager_payload);
+  eager_payloads = reserve(kEagerPayloads * sizes.EagerPayloadStride());
   rendezvous_buffers = reserve(sizes.rendezvous_buffers * sizes.rendezvous_buffer);
   region_bytes = at;
   join_flags = RoundUp(sizeof(FailureRecord), base::kCacheLine);

@@ -257,6 +257,13 @@ struct BufferSizes {
     return {chunk, chunk / others / base::kCacheLine * base::kCacheLine};
   }
 
+  // From one eager payload buffer to the next. Were it a large power of two, the first lines of all
+  // would have the same places in a cache, and push each other out of it.
+  size_t EagerPayloadStride() const {
+    constexpr size_t kLarge = 4 << 10;
+    return eager_payload < kLarge ? eager_payload : eager_payload + 5 * base::kCacheLine;
+  }
+
   // All eager buffers of a rank.
   size_t EagerBytes() const { return 2 * small_eager + small_eager_ring + large_eager_ring; }
 
@@ -329,7 +336,7 @@ class SegmentLayout {
   }
   char* eager_payload(int rank, uint64_t index) const {
     SYNCLINE_DCHECK(index < kEagerPayloads);
-    return RegionOf(rank) + offsets_.eager_payloads + index * sizes().eager_payload;
+    return RegionOf(rank) + offsets_.eager_payloads + index * sizes().EagerPayloadStride();
   }
   char* rendezvous_buffer(int rank, int index) const {
     SYNCLINE_DCHECK(index >= 0 && index < sizes().rendezvous_buffers);

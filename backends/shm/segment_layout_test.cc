@@ -30,7 +30,9 @@ TEST(SegmentLayoutTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
       add(layout.eager_buffer(r, 0), sizes.EagerBytes());
       add(layout.chunk(r, 0), kPipelineDepth * sizes.max_chunk);
       add(layout.reduced(r, 0), kPipelineDepth * sizes.max_chunk / size);
-      add(layout.eager_payload(r, 0), kEagerPayloads * sizes.eager_payload);
+      for (int i = 0; i < kEagerPayloads; ++i) {
+        add(layout.eager_payload(r, i), sizes.eager_payload);
+      }
       for (int i = 0; i < sizes.rendezvous_buffers; ++i)
         add(layout.rendezvous_buffer(r, i), sizes.rendezvous_buffer);
       for (int s = 0; s < size; ++s)

@@ -121,14 +121,8 @@ class ShmBackend final : public backends::TypedBackend {
     return RunMessage([&] { return point_to_point_.Send(tensor, context); });
   }
 
-  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    int source = src;
-    const absl::Status status = RunMessage([&]() -> absl::Status {
-      SYNCLINE_ASSIGN_OR_RETURN(source, point_to_point_.Recv(tensor, context));
-      return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
-    return source;
+  absl::StatusOr<int> Recv(const Tensor& tensor, int, const CallContext& context) override {
+    return RunMessage([&] { return point_to_point_.Recv(tensor, context); });
   }
 
   // Fails the group if a call of this rank is in flight, since its peers may wait for the rest of
@@ -162,28 +156,33 @@ class ShmBackend final : public backends::TypedBackend {
     return status;
   }
   template <typename Body>
-  absl::Status RunMessage(const Body& body) {
+  auto RunMessage(const Body& body) -> decltype(body()) {
     messages_in_flight().Add(message_thread_, 1);
-    const absl::Status status = RunUnlessAborted(body);
+    auto outcome = RunUnlessAborted(body);
     messages_in_flight().Add(message_thread_, -1);
-    return status;
+    return outcome;
   }
   // Where other ranks see it too.
   base::BiasedCounter& messages_in_flight() {
     return group_.layout().region(group_.rank()).messages_in_flight;
   }
 
+  // Of `body`, an absl::Status or absl::StatusOr.
   template <typename Body>
-  absl::Status RunUnlessAborted(const Body& body) {
+  auto RunUnlessAborted(const Body& body) -> decltype(body()) {
     // Either Abort sees the call, or the call sees the abort.
     base::AsymmetricThreadFenceLight();
     const bool is_usable =
         is_usable_.load(std::memory_order_acquire) && !group_.failure_cell().has_failed();
-    absl::Status status;
+    if (ABSL_PREDICT_FALSE(!is_usable)) return EndFailedCall(absl::OkStatus());
     // A call that has succeeded stays so, though the group may have failed meanwhile.
-    if (ABSL_PREDICT_TRUE(is_usable)) status = body();
-    if (ABSL_PREDICT_FALSE(!is_usable || !status.ok())) status = EndFailedCall(status);
-    return status;
+    auto outcome = body();
+    if (ABSL_PREDICT_FALSE(!outcome.ok())) outcome = EndFailedCall(StatusOf(outcome));
+    return outcome;
+  }
+  static const absl::Status& StatusOf(const absl::Status& outcome) { return outcome; }
+  static const absl::Status& StatusOf(const absl::StatusOr<int>& outcome) {
+    return outcome.status();
   }
 
   absl::Status Reserve() {
