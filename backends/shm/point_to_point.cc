@@ -198,9 +198,7 @@ bool PointToPoint::TryTakeNext(PostedReceive& mine) {
   const bool is_alone =
       posted_receives_.empty() || (posted_receives_.size() == 1 && posted_receives_[0] == &mine);
   if (!is_alone || !HasIncomingFrom(source)) return false;
-  const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
-  const MessageSlot& next = layout_.message_slot(source, rank(), index);
-  if (next.tag.load(std::memory_order_relaxed) != mine.tag) return false;
+  if (NextFrom(source).tag.load(std::memory_order_relaxed) != mine.tag) return false;
   mine.sender = source;
   mine.slot.store(&TakeIncoming(source), std::memory_order_relaxed);  // Read by this thread alone.
   posted_receives_.clear();

@@ -129,20 +129,22 @@ class PointToPoint {
   }
   bool HasAnyIncoming() const;
   bool HasIncomingFrom(int source) const {
-    // Relaxed: a wrong index is harmless here, as Match looks again under the lock.
-    const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
     // Pairs with the release store of kPosted in Send.
-    return layout_.message_slot(source, rank(), index).state.load(std::memory_order_acquire) ==
-           MessageSlot::kPosted;
+    return NextFrom(source).state.load(std::memory_order_acquire) == MessageSlot::kPosted;
+  }
+  // The slot in which the next message of `source` will come. Without the lock it may be an earlier
+  // one, which is harmless in HasIncomingFrom, as whoever asks looks again under the lock.
+  MessageSlot& NextFrom(int source) const {
+    const uint32_t index = sources_[source].next_slot.load(std::memory_order_relaxed);
+    return layout_.message_slot(source, rank(), index);
   }
   // The slot of a message from `source` for which HasIncomingFrom is true; goes on to the next.
   MessageSlot& TakeIncoming(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_) {
-    std::atomic<uint32_t>& next_slot = sources_[source].next_slot;
-    MessageSlot& slot =
-        layout_.message_slot(source, rank(), next_slot.load(std::memory_order_relaxed));
+    MessageSlot& slot = NextFrom(source);
     // The index comes from another process, which may be broken: it is kept within the slots.
-    const uint32_t next = slot.next;
-    next_slot.store(next < layout_.sizes().message_slots ? next : 0, std::memory_order_relaxed);
+    const uint32_t next = slot.next;  // Read once.
+    const bool is_slot = next < layout_.sizes().message_slots;
+    sources_[source].next_slot.store(is_slot ? next : 0, std::memory_order_relaxed);
     return slot;
   }
 

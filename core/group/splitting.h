@@ -45,14 +45,7 @@ class Parts {
   }
   // Adds the first `size` parts of `whole` of `count` elements each.
   void AddEach(const Tensor& whole, int64_t count, int size) {
-    if (owner_ == Owner::kEachPart) {
-      for (int i = 0; i < size; ++i) Add(whole, i * count, count);
-      return;
-    }
-    for (int i = 0; i < size; ++i) {
-      new (&parts_[size_ + i]) Tensor(whole.SliceWithoutOwner(i * count, count));
-    }
-    size_ += size;
+    for (int i = 0; i < size; ++i) Add(whole, i * count, count);
   }
 
   absl::Span<const Tensor> list() const { return {size_ == 0 ? nullptr : At(0), size_}; }
