@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "backends/common/comparison.h"
 #include "backends/common/fd_passing.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
@@ -20,8 +20,6 @@
 #include "backends/shm/shm_collectives.h"
 #include "backends/shm/shm_group.h"
 #include "core/base/asymmetric_fence.h"
-#include "core/base/env.h"
-#include "core/base/rank_ranges.h"
 #include "core/base/thread_bias.h"
 #include "core/tensor/segment.h"
 #include "syncline/backend.h"
@@ -38,11 +36,11 @@ namespace {
 class ShmBackend final : public backends::TypedBackend {
  public:
   ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes,
-             Comparison comparison, CmaPolicy cma)
+             backends::Comparison comparison, CmaPolicy cma)
       : backends::TypedBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes), cma),
-        collectives_(group_, comparison == Comparison::kAtOnce),
+        collectives_(group_, comparison == backends::Comparison::kAtOnce),
         point_to_point_(group_) {}
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
@@ -247,24 +245,15 @@ absl::StatusOr<tensor::Segment> ReceiveSegment(const BackendConfig& config,
   return descriptor.status();
 }
 
-// The first byte of a rank's payload in the PeerTable: its Comparison. On rank 0 the endpoint of
-// the FdServer follows.
-constexpr char kAtOnceMark = 'd', kAsTheyGoMark = 'l';
-
+// The first byte of a rank's payload in the PeerTable is the mark of its Comparison. On rank 0 the
+// endpoint of the FdServer follows.
 absl::Status CheckComparisons(const backends::PeerTable& peers) {
-  std::vector<int> at_once, as_they_go;
+  std::vector<backends::Comparison> of_ranks;
   for (int rank = 0; rank < peers.size(); ++rank) {
-    const bool is_at_once = peers.payload(rank).substr(0, 1) == std::string(1, kAtOnceMark);
-    (is_at_once ? at_once : as_they_go).push_back(rank);
+    const std::string& payload = peers.payload(rank);
+    of_ranks.push_back(backends::ComparisonOf(payload.empty() ? '\0' : payload[0]));
   }
-  if (at_once.empty() || as_they_go.empty()) return absl::OkStatus();
-  const absl::Status mismatch = syncline::MismatchError(
-      absl::StrCat("ranks must all compare their calls at once (SYNCLINE_DEBUG=detail), or none of "
-                   "them: ",
-                   base::NameRanks(at_once), " would, ", base::NameRanks(as_they_go),
-                   " would not; set SYNCLINE_DEBUG to the same value on all ranks"));
-  at_once.insert(at_once.end(), as_they_go.begin(), as_they_go.end());
-  return WithRanks(mismatch, std::move(at_once));
+  return backends::CheckAllCompareAtOnceOrNone(of_ranks);
 }
 
 std::string DescribeCma() {
@@ -277,20 +266,15 @@ std::string DescribeCma() {
 const BackendRegistry::Registration kShm("shm",
                                          {Capabilities::AllThroughHost(),
                                           [](const BackendConfig& config) {
-                                            return MakeShm(config, DefaultComparison());
+                                            return MakeShm(config, backends::DefaultComparison());
                                           },
                                           /*check=*/nullptr, /*cuda_backend=*/{}, &DescribeCma});
 
 }  // namespace
 
-Comparison DefaultComparison() {
-  const std::string value = base::GetEnv("SYNCLINE_DEBUG").value_or("");
-  return absl::AsciiStrToLower(value) == "detail" ? Comparison::kAtOnce : Comparison::kAsTheyGo;
-}
-
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
-                                                 Comparison comparison) {
-  const std::string mark(1, comparison == Comparison::kAtOnce ? kAtOnceMark : kAsTheyGoMark);
+                                                 backends::Comparison comparison) {
+  const std::string mark(1, backends::MarkOf(comparison));
   absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
   const absl::StatusOr<CmaPolicy> cma = ReadCmaPolicy();
