@@ -27,7 +27,13 @@ class ByteQueue {
 
   void Add(void* data, size_t bytes) {
     if (bytes == 0) return;
-    if (is_empty()) Clear();
+    // A queue that never gets empty must not grow.
+    if (is_empty()) {
+      Clear();
+    } else if (first_ >= kBurstPieces && first_ >= pieces_.size() / 2) {
+      pieces_.erase(pieces_.begin(), pieces_.begin() + static_cast<ptrdiff_t>(first_));
+      first_ = 0;
+    }
     pieces_.push_back({data, bytes});
     given_ += bytes;
   }

@@ -237,6 +237,15 @@ absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescripti
   return CallsMismatchError(text, a, rank_a, b, rank_b);
 }
 
+absl::Status DifferentCallsError(const CallDescription& a, int rank_a, const CallDescription& b,
+                                 int rank_b) {
+  if (rank_b < rank_a) return DifferentCallsError(b, rank_b, a, rank_a);
+  SYNCLINE_RETURN_IF_ERROR(CheckSame(a, rank_a, b, rank_b));
+  return CallsMismatchError(absl::StrCat(Quote(a, rank_a, b, rank_b),
+                                         ": all ranks must make the same calls in the same order"),
+                            a, rank_a, b, rank_b);
+}
+
 absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescription& b,
                          int rank_b) {
   SYNCLINE_DCHECK(SameCollective(a, b));

@@ -87,6 +87,10 @@ absl::Status CallsMismatchError(absl::string_view message, const CallDescription
 // OK if the ranks made the same call; else a MismatchError that quotes both. Of collectives.
 absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescription& b, int rank_b);
 
+// The error of two ranks whose calls differ, also where the descriptions do not show how.
+absl::Status DifferentCallsError(const CallDescription& a, int rank_a, const CallDescription& b,
+                                 int rank_b);
+
 // OK if what the ranks send each other in all_to_all is what they expect; else a MismatchError
 // that quotes both calls. Requires CheckSame; OK for every other operation.
 absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescription& b,

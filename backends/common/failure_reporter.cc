@@ -230,7 +230,8 @@ class DiagnosisMaker {
                        [&](const auto& entry) { return contains(entry.second.lost); });
   }
 
-  // Whether `rank` has reported that it is not in the operation in which this rank waits for it.
+  // Whether `rank` has reported that it is not in the operation in which this rank waits for it,
+  // nor in a later one: ranks need not meet in all of them.
   bool IsElsewhere(int rank) const {
     const auto it = reports_.find(rank);
     if (it == reports_.end()) return false;
@@ -238,7 +239,10 @@ class DiagnosisMaker {
     const std::vector<CallDescription>& calls = it->second.under_way;
     return !calls.empty() && !failure_.under_way.empty() &&
            std::none_of(calls.begin(), calls.end(), [&](const CallDescription& call) {
-             return InSameOperation(failure_.under_way[0], peers_.rank(), call, rank);
+             const CallDescription& own = failure_.under_way[0];
+             const bool has_passed =
+                 !IsP2p(own.kind) && !IsP2p(call.kind) && call.sequence > own.sequence;
+             return has_passed || InSameOperation(own, peers_.rank(), call, rank);
            });
   }
 
@@ -327,19 +331,21 @@ class DiagnosisMaker {
   // `timeout` is over, and `missing_` have not arrived.
   Diagnosis Late(absl::string_view operation, absl::Duration timeout) const {
     const std::string after = absl::FormatDuration(timeout);
+    const std::string where =
+        failure_.awaited_in.empty() ? "" : absl::StrCat(" at ", failure_.awaited_in);
     std::vector<int> unknown;
     std::vector<std::string> parts;
     for (int rank : missing_) {
       if (ActivityOf(rank).empty()) {
         unknown.push_back(rank);
       } else {
-        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived after ", after, "; ",
-                                     ActivityOf(rank)));
+        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived", where, " after ",
+                                     after, "; ", ActivityOf(rank)));
       }
     }
     if (!unknown.empty()) {
-      parts.push_back(
-          absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ", after));
+      parts.push_back(absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived", where,
+                                   " after ", after));
     }
     return {ErrorKind::kTimeout, absl::StrCat(operation, ": ", absl::StrJoin(parts, "; ")),
             missing_};

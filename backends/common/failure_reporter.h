@@ -23,7 +23,8 @@ struct Failure {
   ErrorOrigin::Operation call;             // The same; without a name if it is none of the user's.
   std::vector<CallDescription> under_way;  // All calls of this rank, the failed one first.
   std::string idle;                        // What this rank said in ReportIdle before, if it did.
-  std::vector<int> awaited;                // The other ranks that the operation needs.
+  std::vector<int> awaited;                // The other ranks that the operation waits for.
+  std::string awaited_in;                  // The earlier call in which it does; empty: its own.
   std::map<int, std::string> left;  // The ranks of the group that sent a leave message, with their
                                     // reasons.
   std::vector<int> lost;            // The ranks whose connection broke without one.

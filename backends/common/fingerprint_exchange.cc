@@ -11,9 +11,11 @@ namespace {
 // Bits of FingerprintRecord::flags.
 constexpr uint64_t kDisagree = 1;
 constexpr uint64_t kUneven = 2;
+constexpr uint64_t kGoesAhead = 4;
 
 int64_t EvenCount(const Collective& call) {
-  const int64_t first = call.inputs[0].numel();
+  const int64_t first =
+      call.kind == OpKind::kAllGather ? call.outputs[0].numel() : call.inputs[0].numel();
   const auto differs = [&](const Tensor& tensor) { return tensor.numel() != first; };
   const bool even = std::none_of(call.inputs.begin(), call.inputs.end(), differs) &&
                     std::none_of(call.outputs.begin(), call.outputs.end(), differs);
@@ -23,15 +25,19 @@ int64_t EvenCount(const Collective& call) {
 }  // namespace
 
 // The fingerprint leaves out the sizes of all_to_all. Where all of them are the same, `even` shows
-// that they fit, at the price of no other message.
+// that they fit, at the price of no other message. Of other operations it is for messages alone.
 FingerprintRecord FingerprintRecord::Of(const CallContext& context) {
   FingerprintRecord record = {CallFingerprint::Of(context), 0, 0};
-  if (context.collective->kind == OpKind::kAllToAll) {
+  if (!HasFixedSize(context.collective->kind)) {
     record.even = EvenCount(*context.collective);
     if (record.even < 0) record.flags |= kUneven;
   }
   return record;
 }
+
+void FingerprintRecord::SetGoesAhead() { flags |= kGoesAhead; }
+
+bool FingerprintRecord::goes_ahead() const { return (flags & kGoesAhead) != 0; }
 
 uint64_t HashOf(const FingerprintRecord& record) {
   uint64_t words[sizeof(CallFingerprint) / sizeof(uint64_t)];

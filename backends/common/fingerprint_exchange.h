@@ -15,8 +15,15 @@ struct FingerprintRecord {
   // Of the call of `context`. Requires context.collective.
   static FingerprintRecord Of(const CallContext& context);
 
+  // Says that the sender may not wait for the others in this call, so that it will not come to
+  // exchange the calls in full.
+  void SetGoesAhead();
+  bool goes_ahead() const;
+
   CallFingerprint call;
-  int64_t even;  // all_to_all: what goes from and to each rank, if that is always the same; or -1.
+  // What goes from and to each rank, if that is always the same, in all_gather, reduce_scatter and
+  // all_to_all; else -1. 0 for other operations.
+  int64_t even;
   uint64_t flags;  // What the sender has learned: bits that only ever become set.
 };
 static_assert(sizeof(FingerprintRecord) == 48, "has no padding");

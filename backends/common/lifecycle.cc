@@ -14,6 +14,14 @@
 
 namespace syncline::backends {
 
+Lifecycle::Awaited Lifecycle::OperationScope::WhoIsAwaited() const {
+  if (awaited_now != nullptr) {
+    Awaited now = (*awaited_now)();
+    if (!now.ranks.empty()) return now;
+  }
+  return {{awaited.begin(), awaited.end()}};
+}
+
 absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   {
     absl::MutexLock lock(&mutex_);
@@ -65,6 +73,7 @@ absl::Status Lifecycle::Finish(const OperationScope& scope) {
     last_.emplace(call.kind, scope.call.sequence);
     last_->peer = call.peer;
     last_->name = call.user_name;
+    all_met_in_last_ = !IsP2p(call.kind) && scope.awaited_now == nullptr;
     finished_ = absl::Now();
   }
   return absl::OkStatus();
@@ -103,11 +112,10 @@ StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
   const CallDescription call(scope.call);
   wait.name = call.ShortName();
   wait.operation = scope.name.empty() ? call.ToString() : std::string(scope.name);
-  wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
+  wait.awaited = scope.WhoIsAwaited().ranks;
   wait.is_collective = !IsP2p(call.kind);
   absl::MutexLock lock(&mutex_);
-  // A collective that finished here has been reached by all other ranks.
-  if (last_.has_value() && !IsP2p(last_->kind)) {
+  if (last_.has_value() && all_met_in_last_) {
     wait.last_seen = absl::StrCat(
         last_->ShortName(), ", ",
         absl::FormatDuration(absl::Trunc(absl::Now() - finished_, absl::Milliseconds(100))),
@@ -132,7 +140,9 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
   if (scope.name.empty()) {
     failure.call = CallDescription(scope.call).OperationOf(connections_.peers().rank());
   }
-  failure.awaited.assign(scope.awaited.begin(), scope.awaited.end());
+  Awaited awaited = scope.WhoIsAwaited();
+  failure.awaited = std::move(awaited.ranks);
+  failure.awaited_in = std::move(awaited.call);
   failure.cause = cause;
   failure.timeout = deadline.timeout();
   failure.elapsed = elapsed;
@@ -155,7 +165,7 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   Failure failure = DescribeFailure(scope, cause, elapsed);
   // Which peers left and which were lost must be known before this rank closes its own connections,
   // after which all look alike. Closing them ends the other ranks' waits.
-  connections_.AwaitDisconnects(scope.awaited);
+  connections_.AwaitDisconnects(failure.awaited);
   connections_.Disconnect();
   bool is_aborted;
   {

@@ -29,11 +29,23 @@ namespace syncline::backends {
 // Thread-safe. It borrows the connections, which must outlive it, and shares the store.
 class Lifecycle {
  public:
+  // Whom an operation in which ranks do not meet waits for at a moment. Without ranks: all that it
+  // needs.
+  struct Awaited {
+    std::vector<int> ranks;
+    std::string call = {};  // The earlier one to which they have not come, if that holds it up.
+  };
+  using AwaitedNow = absl::FunctionRef<Awaited()>;
+
   // One operation, for the duration of Run.
   struct OperationScope {
     const CallContext& call;
     absl::Span<const int> awaited;  // The other ranks that the operation needs.
     absl::string_view name = {};    // For messages, instead of the call's; empty: the call's.
+    // Of an operation that may end before all others have come to it. Asked on the thread in Run.
+    const AwaitedNow* awaited_now = nullptr;
+
+    Awaited WhoIsAwaited() const;
   };
   using Body = absl::FunctionRef<absl::Status()>;
 
@@ -75,8 +87,9 @@ class Lifecycle {
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
   std::vector<const CallContext*> under_way_ ABSL_GUARDED_BY(mutex_);
-  // The last that finished, without its sizes.
+  // The last that finished, without its sizes; and whether all others had come to it.
   std::optional<CallDescription> last_ ABSL_GUARDED_BY(mutex_);
+  bool all_met_in_last_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Time finished_ ABSL_GUARDED_BY(mutex_);
   std::string idle_ ABSL_GUARDED_BY(mutex_);          // What ReportIfIdle has published.
   bool diagnosing_ ABSL_GUARDED_BY(mutex_) = false;   // A failed operation looks for the cause.

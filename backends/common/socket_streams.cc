@@ -82,6 +82,12 @@ std::vector<int> SocketStreams::sockets(int peer) const {
   return sockets;
 }
 
+bool SocketStreams::is_sent(int to) const {
+  const std::vector<Lane>& lanes = links_[to].lanes;
+  return std::all_of(lanes.begin(), lanes.end(),
+                     [](const Lane& lane) { return lane.out.is_empty() || lane.out_error != 0; });
+}
+
 void SocketStreams::Abort() {
   is_aborted_.store(true);
   // Never read, so it stays readable and ends every poll(2) from now on.
@@ -108,20 +114,28 @@ absl::Status SocketStreams::AwaitAll(const Deadline& deadline) {
 
 absl::Status SocketStreams::MakeProgress() {
   while (true) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll());
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll(Unsendable::kFail));
     if (!has_moved) return absl::OkStatus();
   }
 }
 
 // All connections move, not only the awaited ones: the peer may have to get its bytes to this rank
 // before it gets to send the awaited ones.
-absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline) {
+absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline,
+                                  Unsendable unsendable, absl::FunctionRef<void()> before_sleep) {
+  if (has_out_error_) {
+    // What a peer has sent before it went may be long ago, and still be there.
+    for (Link& link : links_) {
+      for (Lane& lane : link.lanes) lane.out_ended = absl::Now();
+    }
+  }
   while (!is_done()) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll());
+    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll(unsendable));
     if (is_aborted_.load()) return NetworkError("the connections were closed");
     if (has_moved) spin_.Restart();
     if (has_moved ? !deadline.Expired() : spin_.Continue()) continue;
     if (deadline.Expired()) return Late(deadline);
+    before_sleep();
     // In slices, since nothing wakes poll(2) when this thread is interrupted or stalls.
     Poll(std::min(deadline.Remaining(), kInterruptInterval));
     base::StallWatch::Look();
@@ -130,19 +144,19 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SocketStreams::MoveAll() {
+absl::StatusOr<bool> SocketStreams::MoveAll(Unsendable unsendable) {
   bool has_moved = false;
   for (int peer = 0; peer < size(); ++peer) {
     for (Lane& lane : links_[peer].lanes) {
       if (lane.out.is_empty() && lane.in.is_empty()) continue;
-      SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved_here, Move(peer, lane));
+      SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved_here, Move(peer, lane, unsendable));
       has_moved = has_moved || has_moved_here;
     }
   }
   return has_moved;
 }
 
-absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane) {
+absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane, Unsendable unsendable) {
   bool has_moved = false;
   if (!lane.out.is_empty()) {
     if (lane.out_error == 0) {
@@ -151,12 +165,14 @@ absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane) {
       if (sent == Moved::kEnded) {
         lane.out_error = errno == 0 ? EPIPE : errno;
         lane.out_ended = absl::Now();
+        has_out_error_ = true;
       }
     }
     // What the peer sent before it went may still be what this rank needs. But other connections of
     // a peer that is there do not end with this one.
-    if (lane.out_error != 0 &&
-        (!links_[peer].is_receiving() || absl::Now() - lane.out_ended > kLastBytesGrace)) {
+    const bool is_receiving = lane.out_error != 0 && links_[peer].is_receiving();
+    if (lane.out_error != 0 && (is_receiving ? absl::Now() - lane.out_ended > kLastBytesGrace
+                                             : unsendable == Unsendable::kFail)) {
       errno = lane.out_error;
       return Ended(peer);
     }

@@ -69,10 +69,20 @@ class SocketStreams {
     return MovedOf(links_[from], &Lane::in, links_[from].to_receive);
   }
 
+  // Whether all bytes for a peer have gone, or none can go any more, as the peer has gone.
+  bool is_sent(int to) const;
+
+  // What a wait does about bytes that can no longer go to a peer, as it has gone, where no more are
+  // to come from it.
+  enum class Unsendable { kFail, kAreIgnored };
+
   // Waits until `is_done`, which is asked whenever bytes have moved; AwaitAll, until all have. A
-  // TimeoutError at the deadline; a NetworkError when a connection ends or the streams are aborted;
-  // the interruption of this thread; the error of OnReceived.
-  absl::Status Await(absl::FunctionRef<bool()> is_done, const Deadline& deadline);
+  // TimeoutError at the deadline; a NetworkError when a connection ends from which bytes are to
+  // come, or with unsendable bytes that are not ignored, or when the streams are aborted; the
+  // interruption of this thread; the error of OnReceived. `before_sleep` may send more.
+  absl::Status Await(
+      absl::FunctionRef<bool()> is_done, const Deadline& deadline,
+      Unsendable unsendable = Unsendable::kFail, absl::FunctionRef<void()> before_sleep = [] {});
   absl::Status AwaitAll(const Deadline& deadline);
 
   // Moves the bytes that move without a wait. Errors are those of Await.
@@ -102,7 +112,7 @@ class SocketStreams {
   struct Lane {
     tls::Stream stream;
     ByteQueue out = {}, in = {};
-    // Once nothing can be sent any more: why, and since when.
+    // Once nothing can be sent any more: why, and since when, or since when this rank waits.
     int out_error = 0;
     absl::Time out_ended = absl::InfiniteFuture();
   };
@@ -120,8 +130,8 @@ class SocketStreams {
   static uint64_t MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given);
 
   // Whether bytes have moved.
-  absl::StatusOr<bool> MoveAll();
-  absl::StatusOr<bool> Move(int peer, Lane& lane);
+  absl::StatusOr<bool> MoveAll(Unsendable unsendable);
+  absl::StatusOr<bool> Move(int peer, Lane& lane, Unsendable unsendable);
   absl::Status Ended(int peer);
   absl::Status Late(const Deadline& deadline);
   void Poll(absl::Duration limit) const;
@@ -130,6 +140,7 @@ class SocketStreams {
   const OnReceived on_received_;
   std::deque<Link> links_;  // By peer. A Link cannot be moved.
   const base::UniqueFd abort_event_;
+  bool has_out_error_ = false;  // Of any lane.
   SocketSpin spin_;
   absl::Status ended_, late_;
   std::atomic<bool> is_aborted_{false};

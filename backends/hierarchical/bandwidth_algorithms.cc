@@ -141,7 +141,7 @@ class ChunkedReduction {
     if (elements == Elements::kStay) state.own = state.copy.Slice(0, state.own.numel());
     SYNCLINE_RETURN_IF_ERROR(call_.ReduceScatter(state.own, state.parts, backends::PartialOp(op_)));
     if (!call_.is_on_rail()) return absl::OkStatus();
-    if (k == 0) call_.SendFingerprint();
+    if (k == 0) SYNCLINE_RETURN_IF_ERROR(call_.SendFingerprint());
     state.sections =
         is_pair_ ? std::vector<Tensor>{state.own} : state.own.SplitEvenly(topology_.node_count());
     for (int node = 0; node < topology_.node_count(); ++node) {
@@ -231,7 +231,7 @@ absl::Status BandwidthBroadcast(HierarchicalCall& call, const Tensor& tensor, in
       SYNCLINE_RETURN_IF_ERROR(call.Barrier());
     }
     if (!call.is_on_rail()) return absl::OkStatus();
-    if (k == 0) call.SendFingerprint();
+    if (k == 0) SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
     const Tensor& own = parts[k % 2][topology.local_rank];
     if (is_root_node) {
       call.Send(topology.NodeAt(1), own);
@@ -275,7 +275,7 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
     for (int rank : topology.local_ranks()) parts.push_back(chunks.Of(outputs[rank], k));
     SYNCLINE_RETURN_IF_ERROR(call.AllGather(parts, chunks.Of(input, k)));
     if (!call.is_on_rail()) return absl::OkStatus();
-    if (k == 0) call.SendFingerprint();
+    if (k == 0) SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
     // Each node begins with its neighbours, so that no node is sent to by all at once.
     for (int distance = 1; distance < topology.node_count(); ++distance) {
       const int from = topology.NodeAt(-distance), to = topology.NodeAt(distance);
@@ -336,7 +336,7 @@ absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output
                              ? chunks.Of(output, k)
                              : partial[k % 2][node].Slice(0, parts[topology.local_rank].numel());
       SYNCLINE_RETURN_IF_ERROR(call.ReduceScatter(sum, parts, backends::PartialOp(op)));
-      if (k == 0 && node == 0) call.SendFingerprint();
+      if (k == 0 && node == 0) SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
       if (node == topology.node) continue;
       call.Send(node, sum);
       call.Receive(node, received[k % 2][node].Slice(0, chunks.Of(output, k).numel()));
@@ -357,7 +357,7 @@ absl::Status BandwidthGather(HierarchicalCall& call, absl::Span<const Tensor> ou
                              const Tensor& input, int root) {
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root];
-  call.SendFingerprint();
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   if (topology.node != root_node) call.Send(root_node, input);
   SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
   if (topology.node == root_node) {
@@ -375,7 +375,7 @@ absl::Status BandwidthScatter(HierarchicalCall& call, const Tensor& output,
                               absl::Span<const Tensor> inputs, int root) {
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root];
-  call.SendFingerprint();
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   if (topology.node == root_node) {
     for (int distance = 1; distance < topology.node_count(); ++distance) {
       const int node = topology.NodeAt(distance);

@@ -16,6 +16,7 @@
 #include "backends/hierarchical/latency_algorithms.h"
 #include "backends/hierarchical/thresholds.h"
 #include "backends/shm/shm_backend.h"
+#include "backends/tcp/thresholds.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/prefix_store.h"
@@ -116,6 +117,7 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
                                       config.deadline, [this] { return CheckPeers(); }));
   absl::MutexLock lock(&mutex_);
   rail_ = std::move(rail);
+  history_ = std::make_unique<RailHistory>(topology_, *rail_);
   // OnPeerGone has come before there was anything to abort.
   if (has_lost_peer_) rail_->Abort();
   return absl::OkStatus();
@@ -131,7 +133,7 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   node.size = static_cast<int>(local_ranks.size());
   node.check_peers = [this] { return CheckPeers(); };
   // What this host tells others of its ranks' calls rests on a comparison that has taken place.
-  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeShm(node, shm::Comparison::kAtOnce));
+  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeShm(node, backends::Comparison::kAtOnce));
   absl::MutexLock lock(&mutex_);
   shm_ = std::move(shm);
   if (has_lost_peer_) shm_->Abort(NetworkError("a rank was lost"));
@@ -143,12 +145,24 @@ HierarchicalBackend::~HierarchicalBackend() { Abort(BackendError("the backend wa
 // Backend tcp first: an operation that another transport wakes looks there for the reason.
 void HierarchicalBackend::Abort(const absl::Status& cause) {
   if (tcp_ != nullptr) tcp_->Abort(cause);
+  const RailSockets* rail;
+  {
+    absl::MutexLock lock(&mutex_);
+    ++gone_count_;
+    rail = is_aborted_ ? nullptr : rail_.get();
+  }
+  // Others may not have taken yet what this rank has given them.
+  if (rail != nullptr && tcp_->has_left()) {
+    history_->Flush(tcp::kLeaveTimeout);
+    rail->AcknowledgeNow();  // If they leave too.
+    rail->AwaitDelivery(tcp::kLeaveTimeout);
+  }
   absl::MutexLock lock(&mutex_);
-  ++gone_count_;
   AbortShmAndRail(cause);
 }
 
 void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause) {
+  is_aborted_ = true;
   if (shm_ != nullptr) shm_->Abort(cause);
   if (rail_ != nullptr) rail_->Abort();
 }
@@ -157,7 +171,11 @@ void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause) {
 void HierarchicalBackend::OnPeerGone(const TcpBackend& tcp) {
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
-  if (tcp.lost().empty()) return;
+  if (tcp.lost().empty()) {
+    // Whoever has left waits until others have what it gave them.
+    if (rail_ != nullptr) rail_->AcknowledgeNow();
+    return;
+  }
   has_lost_peer_ = true;
   AbortShmAndRail(NetworkError("a rank was lost"));
 }
@@ -185,8 +203,9 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
     stopped.push_back(rank);
   }
   // Shared memory numbers the ranks of this node alone, so what it says is of no use here.
-  for (const absl::Status& late :
-       {rail_ == nullptr ? absl::OkStatus() : rail_->late(), tcp_->late()}) {
+  const bool is_on_rail = rail_ != nullptr;
+  for (const absl::Status& late : {is_on_rail ? history_->Late() : absl::OkStatus(),
+                                   is_on_rail ? rail_->late() : absl::OkStatus(), tcp_->late()}) {
     if (stopped.empty() && !late.ok()) return late;
   }
   return WithRanks(TimeoutError(text), std::move(stopped));
@@ -206,22 +225,31 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
   return NetworkError("the connections were closed");
 }
 
+// A rank that has gone ahead is not there to quote more of its call than its record shows.
+bool HierarchicalBackend::MayGoAhead(const Collective& call) const {
+  return may_go_ahead_ && HasRoot(call.kind) && call.user_tensors == nullptr;
+}
+
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
   const int gone_before = gone_count();
-  const absl::Status status =
-      tcp_->Execute(context, [&](TcpBackend::Operation& operation) -> absl::Status {
-        HierarchicalCall steps({topology_, shm_.get(), rail_.get(), arena_}, context);
-        const absl::Status status = body(steps, operation);
-        if (status.ok()) return status;
-        if (steps.has_mismatch()) {
-          // Those that have not found the mismatch find it now, so all come to GatherCalls.
-          steps.AbortPeers();
-          return operation.GatherCalls();
-        }
-        // Backend tcp has compared the calls, so the mismatch is known to all ranks.
-        if (KindOf(status) == ErrorKind::kMismatch) return status;
-        return ToGroupError(status, context, gone_before);
-      });
+  const bool may_go_ahead = MayGoAhead(*context.collective);
+  const auto run = [&](TcpBackend::Operation& operation) -> absl::Status {
+    HierarchicalCall steps(
+        {topology_, shm_.get(), rail_.get(), history_.get(), arena_, may_go_ahead}, context);
+    const absl::Status status = body(steps, operation);
+    if (status.ok()) return status;
+    if (steps.has_mismatch()) {
+      // Those that have not found the mismatch find it now, so all come to GatherCalls.
+      steps.AbortPeers();
+      return operation.GatherCalls();
+    }
+    // Backend tcp has compared the calls, or this rank's history: it is for the user as it is.
+    if (KindOf(status) == ErrorKind::kMismatch) return status;
+    return ToGroupError(status, context, gone_before);
+  };
+  const auto who_is_awaited = [&] { return history_->WhoIsAwaited(); };
+  const TcpBackend::AwaitedNow awaited_now = who_is_awaited;
+  const absl::Status status = tcp_->Execute(context, run, may_go_ahead ? &awaited_now : nullptr);
   if (!status.ok()) {
     // The group has failed: other ranks may still wait for this one in shared memory.
     absl::MutexLock lock(&mutex_);

@@ -12,10 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "backends/common/comparison.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/scratch_arena.h"
 #include "backends/common/typed_backend.h"
 #include "backends/hierarchical/hierarchical_call.h"
+#include "backends/hierarchical/rail_history.h"
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/thresholds.h"
 #include "backends/hierarchical/topology.h"
@@ -80,10 +82,12 @@ class HierarchicalBackend final : public backends::TypedBackend {
       : backends::TypedBackend(peers.rank(), peers.size()),
         peers_(peers),
         topology_(topology),
-        latency_max_bytes_(topology.max_local_size == 1 ? kLatencyMaxBytesAlone
-                                                        : kLatencyMaxBytes) {}
+        latency_max_bytes_(topology.max_local_size == 1 ? kLatencyMaxBytesAlone : kLatencyMaxBytes),
+        may_go_ahead_(is_each_alone() &&
+                      backends::DefaultComparison() == backends::Comparison::kAsTheyGo) {}
 
   bool is_each_alone() const { return topology_.max_local_size == 1; }
+  bool MayGoAhead(const Collective& call) const;
 
   absl::Status JoinTcp(const BackendConfig& config);
   // While joining, after JoinTcp: a NetworkError that names who has died.
@@ -117,15 +121,19 @@ class HierarchicalBackend final : public backends::TypedBackend {
   const backends::PeerTable peers_;
   const Topology topology_;
   const size_t latency_max_bytes_;
+  // Whether ranks need not meet in rooted collectives of few bytes. The same on all ranks.
+  const bool may_go_ahead_;
   backends::ScratchArena arena_;
   absl::Mutex mutex_;
   // How many times a peer has left or was lost. Abort counts as one.
   int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_lost_peer_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;  // What is beside tcp.
   // shm_ is null if this rank is alone on its node, rail_ if it is on no rail. Both are set under
   // mutex_ while joining, when the watch of tcp_ already runs, and constant afterwards.
   std::shared_ptr<Backend> shm_;
   std::unique_ptr<RailSockets> rail_;
+  std::unique_ptr<RailHistory> history_;  // Of the rail.
   std::unique_ptr<TcpBackend> tcp_;  // The last member: its watch uses the others until it ends.
 };
 

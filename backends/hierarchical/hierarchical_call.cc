@@ -8,14 +8,22 @@
 #include "syncline/status.h"
 
 namespace syncline::hierarchical {
+namespace {
+
+// For the steps within the node. It counts from its first wait, and a copy from its own.
+const Deadline& SharedDeadline(const Transports& transports, const CallContext& context) {
+  if (transports.shm != nullptr) context.deadline.Expired();
+  return context.deadline;
+}
+
+}  // namespace
 
 // The exchange is one of a single rank: it only builds the record and compares others with it.
 HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
     : transports_(transports),
-      local_context_{context.sequence, context.deadline},
+      context_(context),
+      local_context_{context.sequence, SharedDeadline(transports, context)},
       exchange_(backends::FingerprintRecord::Of(context), 0, 1),
-      records_(transports.topology.node_count()),
-      record_ends_(transports.topology.node_count()),
       sent_record_ends_(transports.topology.node_count()) {
   local_context_.salt = backends::HashOf(exchange_.record());
   transports_.arena.Reset();
@@ -82,18 +90,14 @@ absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tens
   return absl::OkStatus();
 }
 
-void HierarchicalCall::SendFingerprint() {
+absl::Status HierarchicalCall::SendFingerprint() {
   SYNCLINE_DCHECK(is_on_rail());
+  SYNCLINE_RETURN_IF_ERROR(history().Begin(exchange_.record(), context_));
   has_sent_fingerprint_ = true;
-  const int own = topology().node;
-  records_[own] = exchange_.record();
   for (int node = 0; node < node_count(); ++node) {
-    if (node == own) continue;
-    transports_.rail->Send(node, &records_[own], sizeof(backends::FingerprintRecord));
     sent_record_ends_[node] = transports_.rail->bytes_to_send(node);
-    transports_.rail->Receive(node, &records_[node], sizeof(backends::FingerprintRecord));
-    record_ends_[node] = transports_.rail->bytes_to_receive(node);
   }
+  return absl::OkStatus();
 }
 
 // Data may have come behind the records by now, but only as much as this rank has posted receives
@@ -101,15 +105,56 @@ void HierarchicalCall::SendFingerprint() {
 // after an error.
 absl::Status HierarchicalCall::CheckFingerprints() {
   SYNCLINE_DCHECK(is_on_rail());
+  SYNCLINE_RETURN_IF_ERROR(history().AwaitEarlierRecords());
+  return topology().max_local_size == 1 ? CheckFingerprintsOfRanks() : CheckFingerprintsOfNodes();
+}
+
+absl::Status HierarchicalCall::CheckFingerprintsOfNodes() {
   for (int node = 0; node < node_count(); ++node) {
     if (node == topology().node) continue;
-    SYNCLINE_RETURN_IF_ERROR(
-        transports_.rail->AwaitReceived(node, record_ends_[node], local_context_.deadline));
-    exchange_.Merge(records_[node]);
-    if (exchange_.agreed()) continue;
-    has_mismatch_ = true;
-    return MismatchError("nodes made different calls");
+    SYNCLINE_RETURN_IF_ERROR(history().AwaitRecord(node));
+    exchange_.Merge(history().of(node));
+    if (!exchange_.agreed()) return DifferentCalls();
   }
+  history().NoteMeeting();
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::CheckFingerprintsOfRanks() {
+  absl::Status have_come, mismatch;
+  bool all_meet = true;
+  for (int node = 0; node < node_count(); ++node) {
+    if (node == topology().node) continue;
+    // A mismatch with those that have come explains more than that another has not.
+    if (have_come.ok()) have_come = history().AwaitRecord(node);
+    if (!history().HasCome(node)) continue;
+    exchange_.Merge(history().of(node));
+    mismatch.Update(history().Compare(node));
+    all_meet = all_meet && !history().of(node).goes_ahead();
+  }
+  if (!mismatch.ok()) {
+    // If not all ranks will come to exchange the calls in full, this one says what it knows.
+    return all_meet && have_come.ok() ? DifferentCalls() : mismatch;
+  }
+  if (have_come.ok()) history().NoteMeeting();
+  return have_come;
+}
+
+absl::Status HierarchicalCall::DifferentCalls() {
+  has_mismatch_ = true;
+  return MismatchError("nodes made different calls");
+}
+
+absl::Status HierarchicalCall::BeginAhead() {
+  SYNCLINE_DCHECK(may_go_ahead());
+  backends::FingerprintRecord record = exchange_.record();
+  record.SetGoesAhead();
+  return history().Begin(record, context_);
+}
+
+absl::Status HierarchicalCall::SendAhead(int to, const Tensor& tensor) {
+  SYNCLINE_RETURN_IF_ERROR(history().AwaitRoom(to, tensor.nbytes()));
+  history().Give(to, tensor);
   return absl::OkStatus();
 }
 
@@ -143,16 +188,16 @@ absl::Status HierarchicalCall::Await(const Progress& progress) {
   SYNCLINE_DCHECK(is_on_rail());
   for (int node = 0; node < node_count(); ++node) {
     SYNCLINE_RETURN_IF_ERROR(
-        transports_.rail->AwaitReceived(node, progress.received[node], local_context_.deadline));
+        transports_.rail->AwaitReceived(node, progress.received[node], context_.deadline));
     SYNCLINE_RETURN_IF_ERROR(
-        transports_.rail->AwaitSent(node, progress.sent[node], local_context_.deadline));
+        transports_.rail->AwaitSent(node, progress.sent[node], context_.deadline));
   }
   return absl::OkStatus();
 }
 
 absl::Status HierarchicalCall::AwaitAll() {
   SYNCLINE_DCHECK(is_on_rail());
-  return transports_.rail->AwaitAll(local_context_.deadline);
+  return transports_.rail->AwaitAll(context_.deadline);
 }
 
 absl::Status HierarchicalCall::MakeProgress() {
@@ -167,10 +212,10 @@ void HierarchicalCall::AbortPeers() {
   if (is_on_rail()) {
     if (!has_sent_fingerprint_) {
       exchange_.Reject();
-      SendFingerprint();
+      SendFingerprint().IgnoreError();
     }
     // It may still wait for room, and from here on nobody serves the rail.
-    const Deadline soon(std::min(local_context_.deadline.Remaining(), kAbortPeersTimeout));
+    const Deadline soon(std::min(context_.deadline.Remaining(), kAbortPeersTimeout));
     for (int node = 0; node < node_count(); ++node) {
       if (transports_.rail->AwaitSent(node, sent_record_ends_[node], soon).ok()) continue;
       transports_.rail->Abort();  // Whoever has not got it need not wait for it.

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/common/scratch_arena.h"
+#include "backends/hierarchical/rail_history.h"
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/topology.h"
 #include "syncline/backend.h"
@@ -22,9 +23,12 @@ namespace syncline::hierarchical {
 // What a collective of one rank may use. Borrowed.
 struct Transports {
   const Topology& topology;
-  Backend* shm;       // Among the ranks of this node, by local rank; null if this rank is alone.
-  RailSockets* rail;  // Members are nodes; null if this rank is on no rail.
+  Backend* shm;          // Among the ranks of this node, by local rank; null if this rank is alone.
+  RailSockets* rail;     // Members are nodes; null if this rank is on no rail.
+  RailHistory* history;  // Of the rail.
   backends::ScratchArena& arena;
+  // Whether ranks need not meet in this call if it has few bytes. Then each is alone on its node.
+  bool may_go_ahead;
 };
 
 // Ranks see as follows that all of them have made the same call. Each step within the node compares
@@ -33,9 +37,14 @@ struct Transports {
 // takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
 // difference calls AbortPeers, so that ranks that have not found it stop waiting.
 //
+// In a call in which ranks do not meet (may_go_ahead), the steps are BeginAhead, SendAhead, Receive
+// with AwaitData, and EndAhead. A rank compares its call with those of the ranks whose data it
+// takes, and hears later, see RailHistory, of others that have called something else.
+//
 // Not thread-safe. Borrows the transports and the call's tensors for the duration of the
-// collective. Errors of all steps: a MismatchError if the calls differ, and then has_mismatch();
-// otherwise those of backend shm, which name local ranks instead of ranks, and of RailSockets.
+// collective. Errors of all steps: a MismatchError if the calls differ, which is for the user
+// unless has_mismatch(); otherwise those of backend shm, which name local ranks instead of ranks,
+// and of RailSockets.
 class HierarchicalCall {
  public:
   HierarchicalCall(const Transports& transports, const CallContext& context);
@@ -59,12 +68,14 @@ class HierarchicalCall {
 
   // Between the nodes, on this rank's rail, where ranks are nodes; requires is_on_rail().
   // SendFingerprint comes first, once. Sends and receives move when something is awaited.
-  void SendFingerprint();
+  absl::Status SendFingerprint();
   absl::Status CheckFingerprints();
   // Of all_to_all: the elements of each part that a node's leader sends and expects, as it says; -1
   // if they differ. That of this node is known after SendFingerprint, the others, and whether all
   // are one, after CheckFingerprints.
-  int64_t even_count(int node) const { return records_[node].even; }
+  int64_t even_count(int node) const {
+    return (node == topology().node ? history().own() : history().of(node)).even;
+  }
   bool all_even() const { return exchange_.all_even(); }
   void Send(int to, const Tensor& tensor);
   void SendToAll(const Tensor& tensor);
@@ -81,28 +92,45 @@ class HierarchicalCall {
   // Moves what moves without a wait.
   absl::Status MakeProgress();
 
-  // Whether this rank has found that calls differ.
+  // Where ranks do not meet: the first step, which sends the fingerprint.
+  bool may_go_ahead() const { return transports_.may_go_ahead; }
+  absl::Status BeginAhead();
+  // Send, once there is room for what that node has not taken yet.
+  absl::Status SendAhead(int to, const Tensor& tensor);
+  // Wait for what was expected from a node, or from all, which is valid then, and of the same call;
+  // of a node that has left since, too.
+  absl::Status AwaitData(int from) { return history().AwaitData(from); }
+  absl::Status AwaitAllData() { return history().AwaitAllData(); }
+  // The last step: all has been sent. Only now may the caller's tensors be written: it may have
+  // found that some rank made another call.
+  absl::Status EndAhead() { return history().End(); }
+
+  // Whether this rank has found that calls differ, and the others will come to exchange them in
+  // full.
   bool has_mismatch() const { return has_mismatch_; }
 
   // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, by a record,
-  // and those of its node. Waits for the latter, until the
-  // deadline at most. Afterwards the transports of this rank are of no more use.
+  // and those of its node. Waits for the latter, until the deadline at most. Afterwards the
+  // transports of this rank are of no more use.
   void AbortPeers();
 
  private:
+  // Where a record speaks for all ranks of a node; and where each speaks for one rank, some of
+  // which may have gone ahead.
+  absl::Status CheckFingerprintsOfNodes();
+  absl::Status CheckFingerprintsOfRanks();
+  absl::Status DifferentCalls();
   // Notes whether a step within the node has found a mismatch; returns its status.
   absl::Status RecordMismatch(const absl::Status& status);
   int node_count() const { return topology().node_count(); }
+  RailHistory& history() const { return *transports_.history; }
 
   const Transports transports_;
+  const CallContext& context_;
   // For the steps within the node. Its fingerprint hash makes shm compare the calls of this
   // collective, of which the steps themselves may show nothing.
   CallContext local_context_;
   backends::FingerprintExchange exchange_;
-  // By node; that of this node is what it sends.
-  absl::InlinedVector<backends::FingerprintRecord, 4> records_;
-  // By node: the position in the stream from it at which its record has come.
-  absl::InlinedVector<uint64_t, 4> record_ends_;
   // By node: that in the stream to it at which this node's record has gone.
   absl::InlinedVector<uint64_t, 4> sent_record_ends_;
   bool has_sent_fingerprint_ = false;

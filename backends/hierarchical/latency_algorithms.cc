@@ -16,12 +16,21 @@ int64_t TotalNumel(absl::Span<const Tensor> tensors) {
   return numel;
 }
 
+// Reduces the `terms` of all nodes, in their order, to `tensor`.
+void Combine(HierarchicalCall& call, const Tensor& tensor, absl::Span<const void* const> terms,
+             ReduceOp op) {
+  tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
+  if (op == ReduceOp::kAvg) {
+    tensor::Divide(tensor.dtype(), tensor.data(), call.topology().size(), tensor.numel());
+  }
+}
+
 // For leaders: reduces `tensor`, which holds what the node's ranks have, over all nodes. Every
 // leader gets every node's elements and combines them in the order of the nodes, so the results are
 // bitwise equal on all nodes.
 absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
   const Topology& topology = call.topology();
-  call.SendFingerprint();
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   std::vector<Tensor> received(topology.node_count());
   std::vector<const void*> terms(topology.node_count());
   for (int node = 0; node < topology.node_count(); ++node) {
@@ -36,10 +45,74 @@ absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, Re
   // Also of what is sent: the reduction overwrites it.
   SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
   if (tensor.numel() == 0) return absl::OkStatus();
-  tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
-  if (op == ReduceOp::kAvg) {
-    tensor::Divide(tensor.dtype(), tensor.data(), topology.size(), tensor.numel());
+  Combine(call, tensor, terms, op);
+  return absl::OkStatus();
+}
+
+// Where ranks do not meet, each being alone on its node. What comes goes to memory of the arena,
+// not to the caller's, which another call's elements must not reach.
+
+// Takes what the root sends to this node, and ends the call.
+absl::Status TakeAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
+  const Tensor received = call.arena().Allocate(tensor.dtype(), tensor.numel());
+  call.Receive(root_node, received);
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitData(root_node));
+  SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
+  backends::CopyElements(received, tensor);
+  return absl::OkStatus();
+}
+
+absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
+  const Topology& topology = call.topology();
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  if (topology.node != root_node) return TakeAhead(call, tensor, root_node);
+  for (int distance = 1; distance < topology.node_count(); ++distance) {
+    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(topology.NodeAt(distance), tensor));
   }
+  return call.EndAhead();
+}
+
+// Sends `own` to the root's node, which gets those of all nodes: `parts` by node, empty elsewhere.
+absl::Status GatherAhead(HierarchicalCall& call, const Tensor& own, int root_node,
+                         std::vector<Tensor>& parts) {
+  const Topology& topology = call.topology();
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  if (topology.node != root_node) {
+    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(root_node, own));
+    return call.EndAhead();
+  }
+  parts.assign(topology.node_count(), own);
+  for (int node = 0; node < topology.node_count(); ++node) {
+    if (node == root_node) continue;
+    parts[node] = call.arena().Allocate(own.dtype(), own.numel());
+    call.Receive(node, parts[node]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAllData());
+  return call.EndAhead();
+}
+
+absl::Status ReduceAhead(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root_node) {
+  std::vector<Tensor> parts;
+  SYNCLINE_RETURN_IF_ERROR(GatherAhead(call, tensor, root_node, parts));
+  if (parts.empty() || tensor.numel() == 0) return absl::OkStatus();
+  std::vector<const void*> terms;
+  for (const Tensor& part : parts) terms.push_back(part.data());
+  Combine(call, tensor, terms, op);
+  return absl::OkStatus();
+}
+
+absl::Status ScatterAhead(HierarchicalCall& call, const Tensor& output,
+                          absl::Span<const Tensor> inputs, int root) {
+  const Topology& topology = call.topology();
+  const int root_node = topology.node_of[root];
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  if (topology.node != root_node) return TakeAhead(call, output, root_node);
+  for (int distance = 1; distance < topology.node_count(); ++distance) {
+    const int node = topology.NodeAt(distance);
+    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(node, inputs[topology.nodes[node][0]]));
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
+  backends::CopyElements(inputs[root], output);
   return absl::OkStatus();
 }
 
@@ -51,11 +124,12 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
   const bool is_root_node = topology.node == root_node;
+  if (call.may_go_ahead()) return BroadcastAhead(call, tensor, root_node);
   // The root's node gets the tensor before it leaves the node, unless the root is the leader.
   const bool is_local_first = is_root_node && root_local != 0;
   SYNCLINE_RETURN_IF_ERROR(is_local_first ? call.Broadcast(tensor, root_local) : call.Barrier());
   if (call.is_leader()) {
-    call.SendFingerprint();
+    SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
     Tensor received;
     if (is_root_node) {
       call.SendToAll(tensor);
@@ -84,6 +158,7 @@ absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, Redu
 // wait for anyway to learn of a mismatch. All ranks except the root keep their elements.
 absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root) {
   const Topology& topology = call.topology();
+  if (call.may_go_ahead()) return ReduceAhead(call, tensor, op, topology.node_of[root]);
   if (topology.local_ranks()[topology.local_rank] == root) {
     return LatencyAllReduce(call, tensor, op);
   }
@@ -110,7 +185,7 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
   }
   SYNCLINE_RETURN_IF_ERROR(call.AllGather(local_parts, input));
   if (call.is_leader()) {
-    call.SendFingerprint();
+    SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
     for (int node = 0; node < topology.node_count(); ++node) {
       if (node == topology.node) continue;
       call.Send(node, node_parts[topology.node]);
@@ -151,7 +226,15 @@ absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outp
                            const Tensor& input, int root) {
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root];
-  call.SendFingerprint();
+  if (call.may_go_ahead()) {
+    std::vector<Tensor> parts;
+    SYNCLINE_RETURN_IF_ERROR(GatherAhead(call, input, root_node, parts));
+    for (size_t node = 0; node < parts.size(); ++node) {
+      backends::CopyElements(parts[node], outputs[topology.nodes[node][0]]);
+    }
+    return absl::OkStatus();
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   if (topology.node != root_node) {
     call.Send(root_node, input);
     SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
@@ -177,7 +260,8 @@ absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
                             absl::Span<const Tensor> inputs, int root) {
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root];
-  call.SendFingerprint();
+  if (call.may_go_ahead()) return ScatterAhead(call, output, inputs, root);
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   Tensor own;
   if (topology.node == root_node) {
     for (int distance = 1; distance < topology.node_count(); ++distance) {
@@ -205,7 +289,7 @@ absl::StatusOr<bool> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Te
   const auto sends_at_once = [&](int node) {
     return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
   };
-  call.SendFingerprint();
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   if (sends_at_once(topology.node)) {
     for (int distance = 1; distance < topology.node_count(); ++distance) {
       const int node = topology.NodeAt(distance);

@@ -3,12 +3,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "backends/common/rank_acceptor.h"
+#include "backends/common/socket_delivery.h"
 #include "backends/tcp/socket_options.h"
 #include "syncline/status.h"
 
@@ -42,11 +44,10 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
 }
 
 RailSockets::RailSockets(absl::Span<const Member> members, Streams streams)
-    : streams_(
+    : members_(members.begin(), members.end()),
+      streams_(
           std::move(streams),
-          [members = std::vector<Member>(members.begin(), members.end())](int node) {
-            return backends::SocketStreams::Peer{members[node].rank, members[node].name};
-          },
+          [this](int node) { return backends::SocketStreams::Peer{rank(node), name(node)}; },
           base::UniqueFd()) {}
 
 absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
@@ -91,12 +92,37 @@ absl::Status RailSockets::AwaitReceived(int from, uint64_t bytes, const Deadline
   return streams_.Await([&] { return streams_.bytes_received(from) >= bytes; }, deadline);
 }
 
+size_t RailSockets::window() const {
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const int socket : AllSockets()) {
+    int bytes = 0;
+    socklen_t length = sizeof(bytes);
+    if (getsockopt(socket, SOL_SOCKET, SO_RCVBUF, &bytes, &length) != 0) return 0;
+    least = std::min(least, static_cast<size_t>(std::max(bytes, 0)) / 3);
+  }
+  return least;
+}
+
+std::vector<int> RailSockets::AllSockets() const {
+  std::vector<int> sockets;
+  for (int node = 0; node < streams_.size(); ++node) {
+    for (const int socket : streams_.sockets(node)) sockets.push_back(socket);
+  }
+  return sockets;
+}
+
+void RailSockets::AwaitDelivery(absl::Duration timeout) const {
+  backends::AwaitDelivery(AllSockets(), timeout);
+}
+
+void RailSockets::AcknowledgeNow() const {
+  for (const int socket : AllSockets()) backends::AcknowledgeNow(socket);
+}
+
 void RailSockets::Abort() {
   streams_.Abort();
   // Only shut down, not closed: the thread in Await may be using the descriptors.
-  for (int node = 0; node < streams_.size(); ++node) {
-    for (const int socket : streams_.sockets(node)) shutdown(socket, SHUT_RDWR);
-  }
+  for (const int socket : AllSockets()) shutdown(socket, SHUT_RDWR);
 }
 
 }  // namespace syncline::hierarchical

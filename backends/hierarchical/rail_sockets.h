@@ -22,7 +22,7 @@ namespace syncline::hierarchical {
 // The streams of SocketStreams, where members of the rail are numbered by their nodes. Without
 // headers: a fingerprint and what follows it are one packet.
 //
-// Not thread-safe, except Abort.
+// Not thread-safe, except where a method says so.
 class RailSockets {
  public:
   struct Member {
@@ -51,6 +51,7 @@ class RailSockets {
   void Receive(int from, void* data, size_t bytes) { streams_.Receive(from, data, bytes); }
   uint64_t bytes_to_send(int to) const { return streams_.bytes_to_send(to); }
   uint64_t bytes_to_receive(int from) const { return streams_.bytes_to_receive(from); }
+  uint64_t bytes_received(int from) const { return streams_.bytes_received(from); }
   absl::Status AwaitAll(const Deadline& deadline) { return streams_.AwaitAll(deadline); }
   absl::Status MakeProgress() { return streams_.MakeProgress(); }
 
@@ -58,13 +59,36 @@ class RailSockets {
   absl::Status AwaitSent(int to, uint64_t bytes, const Deadline& deadline);
   absl::Status AwaitReceived(int from, uint64_t bytes, const Deadline& deadline);
 
+  // Waits for what depends on these numbers and on is_sent. Does not fail because nothing can be
+  // sent any more to a member that has gone: it may have done its part of what is under way.
+  absl::Status Await(
+      absl::FunctionRef<bool()> is_done, const Deadline& deadline,
+      absl::FunctionRef<void()> before_sleep = [] {}) {
+    return streams_.Await(is_done, deadline, backends::SocketStreams::Unsendable::kAreIgnored,
+                          before_sleep);
+  }
+  bool is_sent(int to) const { return streams_.is_sent(to); }
+
+  // How many bytes the kernel of a member takes that nobody reads there, if its sockets are set up
+  // as those of this one: a third of the buffer, as what the kernel itself needs counts too.
+  size_t window() const;
+
+  // See backends::AwaitDelivery. Call it before Abort if the others may still take what was sent.
+  void AwaitDelivery(absl::Duration timeout) const;
+  // See backends::AcknowledgeNow. For when a member has left.
+  void AcknowledgeNow() const;
+
+  int rank(int node) const { return members_[node].rank; }
+  const std::string& name(int node) const { return members_[node].name; }
+
   // The NetworkError of a connection that has ended by itself, with the rank at its other side; OK
   // if none has. For the thread whose wait has failed.
   absl::Status ended() const { return streams_.ended(); }
   // The TimeoutError of a wait, with the ranks that it waited for; OK if none has timed out.
   absl::Status late() const { return streams_.late(); }
 
-  // Ends all waits, here and on the other members, by shutting the connections down. Thread-safe.
+  // Ends all waits, here and on the other members, by shutting the connections down. Thread-safe,
+  // as are AwaitDelivery and AcknowledgeNow.
   void Abort();
 
  private:
@@ -73,7 +97,10 @@ class RailSockets {
                                     const Deadline& deadline,
                                     absl::FunctionRef<absl::Status()> check, Streams& streams);
 
-  backends::SocketStreams streams_;  // By node.
+  std::vector<int> AllSockets() const;
+
+  const std::vector<Member> members_;  // By node, as are the streams.
+  backends::SocketStreams streams_;
 };
 
 }  // namespace syncline::hierarchical

@@ -6,6 +6,9 @@
 // ways are in backends/shm/shm_collectives.h; where tcp moves the data, see
 // backends/tcp/thresholds.h.
 //
+// Where each node has one rank, ranks do not meet in the latency algorithms of rooted operations:
+// RailHistory.
+//
 //   operation        N                 N <= kLatencyMaxBytes   N > kLatencyMaxBytes
 //   broadcast        the tensor        LatencyBroadcast        BandwidthBroadcast
 //   all_reduce       the tensor        LatencyAllReduce        BandwidthAllReduce
@@ -51,6 +54,11 @@ inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 // When a step fails because a peer has gone, its connection of backend tcp ends a moment later. A
 // failed step waits so long for that, so that backend tcp can say which peer it was.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
+
+// Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
+// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. They fit the smallest window that a
+// receiver's kernel usually has, so that nothing is left to send once this rank has returned.
+inline constexpr size_t kMaxBytesAhead = 40 << 10;  // 40 KiB.
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.
 inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);

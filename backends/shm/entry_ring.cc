@@ -233,17 +233,7 @@ absl::Status EntryRing::MismatchError(uint64_t number, const backends::CallDescr
   }
   auto theirs = CallOf(rank, number);
   if (!theirs.ok()) theirs = backends::CallDescription(slot.content.fingerprint);
-  const bool is_first = group_.rank() < rank;
-  const auto& a = is_first ? own : *theirs;
-  const auto& b = is_first ? *theirs : own;
-  const int rank_a = std::min(rank, group_.rank()), rank_b = std::max(rank, group_.rank());
-  const absl::Status status = backends::CheckSame(a, rank_a, b, rank_b);
-  if (!status.ok()) return status;
-  // They differ in what is not known here.
-  const std::string text =
-      absl::StrCat("rank ", rank_a, " called ", a.ToString(), ", rank ", rank_b, " called ",
-                   b.ToString(), ": all ranks must make the same calls in the same order");
-  return backends::CallsMismatchError(text, a, rank_a, b, rank_b);
+  return backends::DifferentCallsError(own, group_.rank(), *theirs, rank);
 }
 
 bool EntryRing::HasPublishedCall(int rank, uint64_t number) const {

@@ -64,8 +64,9 @@ absl::StatusOr<int> TcpBackend::Recv(const Tensor& tensor, int src, const CallCo
   return sender;
 }
 
-absl::Status TcpBackend::Execute(const CallContext& context, Body body) {
-  return lifecycle_.Run({context, others_}, [&] {
+absl::Status TcpBackend::Execute(const CallContext& context, Body body,
+                                 const AwaitedNow* awaited_now) {
+  return lifecycle_.Run({context, others_, {}, awaited_now}, [&] {
     Operation operation(*this, context);
     return body(operation);
   });

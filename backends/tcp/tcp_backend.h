@@ -77,12 +77,18 @@ class TcpBackend final : public backends::MessageBackend {
 
   // Runs `body` as the collective of `context`. If it fails, the group fails on all ranks, and the
   // result says which ranks are at fault. The ranks' calls are not compared: `body` sees to that.
+  // With `awaited_now`, ranks need not meet in it.
   using Body = absl::FunctionRef<absl::Status(Operation& operation)>;
-  absl::Status Execute(const CallContext& context, Body body);
+  using AwaitedNow = backends::Lifecycle::AwaitedNow;
+  absl::Status Execute(const CallContext& context, Body body,
+                       const AwaitedNow* awaited_now = nullptr);
 
   // The peers whose connection has broken without a leave message. Then the group has failed.
   // Thread-safe.
   std::vector<int> lost() const { return connections_->lost(); }
+
+  // Whether Abort has made this rank leave the group, in which no operation was under way.
+  bool has_left() const { return connections_->has_left_in_order(); }
 
   // The TimeoutError of a collective's wait, see SocketStreams. For the thread that was in it.
   absl::Status late() const { return connections_->collectives().late(); }

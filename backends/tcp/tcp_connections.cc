@@ -1,11 +1,9 @@
 #include "backends/tcp/tcp_connections.h"
 
-#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -20,8 +18,10 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/call_comparison.h"
+#include "backends/common/comparison.h"
 #include "backends/common/listener.h"
 #include "backends/common/rank_acceptor.h"
+#include "backends/common/socket_delivery.h"
 #include "backends/tcp/silent_hosts.h"
 #include "backends/tcp/socket_options.h"
 #include "backends/tcp/stream_count.h"
@@ -37,11 +37,11 @@
 namespace syncline::tcp {
 namespace {
 
-// The first bytes of a rank's payload in the PeerTable are its MismatchCheck, its tls::Mode, its
-// setting of streams and the number of its addresses, both as 'A' and so many letters on. Its
-// endpoint follows.
+// The first bytes of a rank's payload in the PeerTable are its MismatchCheck, its Comparison, its
+// tls::Mode, its setting of streams and the number of its addresses, both as 'A' and so many
+// letters on. Its endpoint follows.
 constexpr char kChecks = '+', kDoesNotCheck = '-';
-constexpr size_t kTls = 1, kStreams = 2, kAddresses = 3, kSettings = 4;
+constexpr size_t kComparison = 1, kTls = 2, kStreams = 3, kAddresses = 4, kSettings = 5;
 
 // Of the connections of a pair, as they are numbered when they are made, the first has the messages
 // of sends and receives; those of collectives follow.
@@ -66,6 +66,13 @@ absl::Status CheckSettings(const backends::PeerTable& peers) {
     of_ranks.push_back(checks ? MismatchCheck::kOn : MismatchCheck::kOff);
   }
   SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(of_ranks));
+  std::vector<backends::Comparison> comparisons;
+  for (int rank = 0; rank < peers.size(); ++rank) {
+    const std::string& payload = peers.payload(rank);
+    comparisons.push_back(
+        backends::ComparisonOf(payload.size() > kComparison ? payload[kComparison] : '\0'));
+  }
+  SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareAtOnceOrNone(comparisons));
   for (int rank = 1; rank < peers.size(); ++rank) {
     const std::string modes[] = {TlsModeOf(peers, 0), TlsModeOf(peers, rank)};
     if (modes[0] == modes[1]) continue;
@@ -114,12 +121,6 @@ absl::Status Blame(const backends::PeerTable& peers, int rank, const absl::Statu
                    {rank});
 }
 
-// The kernel waits for up to 200 ms with what it can acknowledge along with data.
-void AcknowledgeNow(int socket) {
-  const int on = 1;
-  setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
-}
-
 absl::StatusOr<base::UniqueFd> NewEvent() {
   base::UniqueFd event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!event.valid()) {
@@ -137,7 +138,8 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
   const absl::StatusOr<SocketOptions> options = SocketOptions::FromEnvironment();
   const absl::StatusOr<std::optional<int>> streams = StreamsFromEnvironment();
   absl::StatusOr<std::string> payload =
-      std::string(1, config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
+      std::string{config.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck,
+                  backends::MarkOf(backends::DefaultComparison())};
   if (config.size > 1) {
     auto opened = backends::Listener::Open(
         config.local_address.empty() ? "127.0.0.1" : config.local_address, config.more_addresses);
@@ -301,9 +303,9 @@ void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
     }
     const size_t lost = point_to_point_.lost().size(), left = point_to_point_.left().size();
     if (lost > told_lost || left > told_left) {
-      // A rank that leaves waits for the acknowledgement of what it has sent, see Drain.
+      // A rank that leaves waits for the acknowledgement of what it has sent.
       for (const auto& [peer, reason] : point_to_point_.left()) {
-        for (const int socket : collectives_.sockets(peer)) AcknowledgeNow(socket);
+        for (const int socket : collectives_.sockets(peer)) backends::AcknowledgeNow(socket);
       }
       // All operations end, whichever peer they wait for: they cannot complete without a lost one.
       if (lost > told_lost) collectives_.Abort();
@@ -318,7 +320,7 @@ void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
     EndSilent();
     for (size_t i = 1; i < entries.size(); ++i) {
       if (entries[i].revents == 0) continue;
-      AcknowledgeNow(entries[i].fd);
+      backends::AcknowledgeNow(entries[i].fd);
       const int peer = watched[i - 1];
       if (entries[i].fd != point_to_point_.socket(peer)) have_collectives_ended[peer] = true;
     }
@@ -379,7 +381,8 @@ void TcpConnections::Leave(absl::string_view reason) {
     for (int peer = 0; peer < peers_.size(); ++peer) {
       for (const int socket : collectives_.sockets(peer)) shutdown(socket, SHUT_WR);
     }
-    Drain();
+    backends::AwaitDelivery(AllSockets(), kLeaveTimeout);
+    has_left_in_order_.store(true);
   }
   collectives_.Close();
   point_to_point_.Close();
@@ -399,28 +402,6 @@ std::vector<int> TcpConnections::AllSockets() const {
     for (const int socket : SocketsOf(peer)) sockets.push_back(socket);
   }
   return sockets;
-}
-
-// What a peer has sent that nobody reads makes the kernel reset the connection when it is closed,
-// and drop what it has not delivered yet. So this waits until the peer's kernel has everything.
-void TcpConnections::Drain() const {
-  std::vector<int> sockets = AllSockets();
-  int64_t before = -1;
-  Deadline deadline(kLeaveTimeout);
-  while (!sockets.empty() && !deadline.Expired()) {
-    int64_t waiting = 0;
-    const auto is_done = [&](int socket) {
-      int bytes = 0;
-      if (ioctl(socket, SIOCOUTQ, &bytes) != 0 || bytes == 0) return true;
-      waiting += bytes;
-      return false;
-    };
-    sockets.erase(std::remove_if(sockets.begin(), sockets.end(), is_done), sockets.end());
-    if (sockets.empty()) return;
-    if (waiting != before) deadline = Deadline(kLeaveTimeout);
-    before = waiting;
-    absl::SleepFor(absl::Microseconds(100));
-  }
 }
 
 }  // namespace syncline::tcp

@@ -40,8 +40,8 @@ class TcpConnections final : public backends::Connections {
   // then proved that it knows the listener's secret, which only ranks of the job can read in the
   // store. Errors are those of PeerTable::Join; a NetworkError or TimeoutError that names the peer
   // that cannot be reached, or whose TLS is refused; a MismatchError if mismatch_check,
-  // SYNCLINE_TLS or SYNCLINE_TCP_STREAMS is not the same on all ranks; those of SilenceLimit,
-  // StreamsFromEnvironment and Listener::Open.
+  // the Comparison, SYNCLINE_TLS or SYNCLINE_TCP_STREAMS is not the same on all ranks; those of
+  // SilenceLimit, StreamsFromEnvironment and Listener::Open.
   static absl::StatusOr<std::unique_ptr<TcpConnections>> Connect(const BackendConfig& config);
 
   ~TcpConnections() override;  // Leaves, if that has not been done.
@@ -65,6 +65,8 @@ class TcpConnections final : public backends::Connections {
   void AwaitDisconnects(absl::Span<const int> ranks) override;
   void Disconnect() override;
   void Leave(absl::string_view reason) override;
+  // Whether this rank has told its peers that it leaves, and has not been disconnected.
+  bool has_left_in_order() const { return has_left_in_order_.load(); }
   std::map<int, std::string> left() const override { return point_to_point_.left(); }
   std::vector<int> lost() const override { return point_to_point_.lost(); }
 
@@ -89,7 +91,6 @@ class TcpConnections final : public backends::Connections {
   // The sockets of both kinds to one peer, and to all.
   std::vector<int> SocketsOf(int peer) const;
   std::vector<int> AllSockets() const;
-  void Drain() const;
 
   const backends::PeerTable peers_;
   CollectiveSockets collectives_;
@@ -98,6 +99,7 @@ class TcpConnections final : public backends::Connections {
   const absl::Duration silence_limit_;
   const int streams_;
   bool has_left_ = false;
+  std::atomic<bool> has_left_in_order_{false};
   std::thread watch_;
 };
 

@@ -1,0 +1,260 @@
+#include "backends/hierarchical/rail_history.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "backends/common/call_description.h"
+#include "backends/hierarchical/thresholds.h"
+#include "syncline/deadline.h"
+#include "syncline/error_origin.h"
+#include "syncline/status.h"
+
+namespace syncline::hierarchical {
+namespace {
+
+// As far as its record shows it.
+backends::CallDescription DescriptionOf(const backends::FingerprintRecord& record, int size) {
+  backends::CallDescription call(record.call);
+  if (!backends::HasFixedSize(call.kind) && record.even >= 0) {
+    call.counts.assign(size, record.even);
+    if (call.kind == OpKind::kAllToAll) call.expected = call.counts;
+    call.count = record.even;  // So it is known.
+  }
+  return call;
+}
+
+}  // namespace
+
+RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
+    : topology_(topology),
+      rail_(rail),
+      max_bytes_ahead_(std::min(kMaxBytesAhead, rail.window())),
+      peers_(topology.node_count()) {
+  for (Call& call : calls_) {
+    call.of.resize(topology.node_count());
+    call.ends.resize(topology.node_count());
+    call.given.resize(topology.node_count());
+  }
+}
+
+absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const CallContext& call) {
+  call_ = &call;
+  // The slot of the collective that begins is still that of this one.
+  if (number_ + 1 > kCalls) SYNCLINE_RETURN_IF_ERROR(AwaitRecordsOf(number_ + 1 - kCalls));
+  const bool has_met = met_ == number_;
+  Call& begun = CallOf(++number_);
+  begun.own = own;
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node == topology_.node) continue;
+    Peer& peer = peers_[node];
+    // All were there in the collective before, and have taken what was given before that.
+    if (has_met) peer.taken = peer.given;
+    begun.given[node] = peer.given;
+    rail_.Receive(node, &begun.of[node], sizeof(begun.of[node]));
+    begun.ends[node] = rail_.bytes_to_receive(node);
+  }
+  if (!own.goes_ahead()) SendAllRecords();
+  return absl::OkStatus();
+}
+
+void RailHistory::SendRecords(int node) {
+  Peer& peer = peers_[node];
+  while (peer.sent < number_) {
+    const backends::FingerprintRecord& record = CallOf(++peer.sent).own;
+    rail_.Send(node, &record, sizeof(record));
+  }
+  peer.untold = 0;
+}
+
+void RailHistory::SendAllRecords() {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node != topology_.node) SendRecords(node);
+  }
+}
+
+bool RailHistory::HasRecordCome(uint64_t number, int node) const {
+  return rail_.bytes_received(node) >= CallOf(number).ends[node];
+}
+
+absl::Status RailHistory::AwaitEarlierRecords() {
+  return number_ == 1 ? absl::OkStatus() : AwaitRecordsOf(number_ - 1);
+}
+
+absl::Status RailHistory::AwaitRecord(int node) {
+  return rail_.Await([&] { return HasCome(node); }, call_->deadline);
+}
+
+absl::Status RailHistory::AwaitRecordsOf(uint64_t number) {
+  return Await([&](int node) { return !HasRecordCome(number, node); }, number);
+}
+
+absl::Status RailHistory::AwaitData(int node) {
+  const uint64_t expected = rail_.bytes_to_receive(node);
+  TellOfDataFrom(node);
+  return Await([&](int other) { return other == node && rail_.bytes_received(node) < expected; },
+               number_);
+}
+
+absl::Status RailHistory::AwaitAllData() {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node != topology_.node) TellOfDataFrom(node);
+  }
+  return Await([&](int node) { return rail_.bytes_received(node) < rail_.bytes_to_receive(node); },
+               number_);
+}
+
+// Who gives much waits for the record of this call before it gives more.
+void RailHistory::TellOfDataFrom(int node) {
+  Peer& peer = peers_[node];
+  peer.untold += rail_.bytes_to_receive(node) - CallOf(number_).ends[node];
+  if (peer.untold > max_bytes_ahead_ / 4) SendRecords(node);
+}
+
+// A rank that has begun a call has taken the data of those before. What it has not taken must find
+// room in its kernel: this rank may leave once it has given, and what is then still here is lost.
+absl::Status RailHistory::AwaitRoom(int node, size_t bytes) {
+  const auto is_awaited = [&](int other) {
+    return other == node && !HasCome(node) &&
+           peers_[node].given - peers_[node].taken + bytes > max_bytes_ahead_;
+  };
+  return Await(is_awaited, number_);
+}
+
+void RailHistory::Give(int node, const Tensor& tensor) {
+  SendRecords(node);
+  rail_.Send(node, tensor.data(), tensor.nbytes());
+  peers_[node].given += tensor.nbytes();
+}
+
+// Nobody serves the rail between calls, so what others wait for must have gone; for a record they
+// do before they are more than kCalls ahead.
+absl::Status RailHistory::End() {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node == topology_.node) continue;
+    if (number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
+  }
+  return Await([&](int node) { return !rail_.is_sent(node); }, number_);
+}
+
+void RailHistory::Flush(absl::Duration limit) {
+  SendAllRecords();
+  const auto is_done = [&] {
+    for (int node = 0; node < topology_.node_count(); ++node) {
+      if (!rail_.is_sent(node)) return false;
+    }
+    return true;
+  };
+  rail_.Await(is_done, Deadline(limit)).IgnoreError();
+}
+
+absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
+  const auto is_done = [&] {
+    for (int node = 0; node < topology_.node_count(); ++node) {
+      if (node != topology_.node && is_awaited(node)) return false;
+    }
+    return true;
+  };
+  const auto has_news = [&] {
+    for (int node = 0; node < topology_.node_count(); ++node) {
+      if (node == topology_.node || peers_[node].compared >= last) continue;
+      if (HasRecordCome(peers_[node].compared + 1, node)) return true;
+    }
+    return false;
+  };
+  is_awaited_ = &is_awaited;
+  absl::Status status;
+  do {
+    status = rail_.Await([&] { return has_news() || is_done(); }, call_->deadline,
+                         [&] { SendAllRecords(); });
+    const absl::Status compared = CompareWhatHasCome(last);
+    if (!compared.ok()) status = compared;
+    // The end of a connection from which no more was awaited is for a later wait.
+    if (!status.ok() && status == rail_.ended() && is_done()) status = absl::OkStatus();
+  } while (status.ok() && !is_done());
+  if (!status.ok()) {
+    for (int node = 0; node < topology_.node_count(); ++node) {
+      if (node != topology_.node && is_awaited(node)) late_nodes_.push_back(node);
+    }
+  }
+  is_awaited_ = nullptr;
+  return status;
+}
+
+absl::Status RailHistory::CompareWhatHasCome(uint64_t last) {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node == topology_.node) continue;
+    Peer& peer = peers_[node];
+    while (peer.compared < last && HasRecordCome(peer.compared + 1, node)) {
+      SYNCLINE_RETURN_IF_ERROR(CompareRecord(peer.compared + 1, node));
+      ++peer.compared;
+      peer.taken = std::max(peer.taken, CallOf(peer.compared).given[node]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void RailHistory::NoteMeeting() {
+  met_ = number_;
+  for (Peer& peer : peers_) peer.compared = number_;
+}
+
+// A rank's own call shows more than its record, where it is there. Ranks of which only some meet
+// send each other different data.
+absl::Status RailHistory::CompareRecord(uint64_t number, int node) const {
+  const Call& call = CallOf(number);
+  backends::FingerprintExchange exchange(call.own, 0, 1);
+  exchange.Merge(call.of[node]);
+  if (exchange.agreed() && call.own.goes_ahead() == call.of[node].goes_ahead()) {
+    return absl::OkStatus();
+  }
+  const int size = topology_.size();
+  const backends::CallDescription own =
+      number == number_ ? backends::CallDescription(*call_) : DescriptionOf(call.own, size);
+  return backends::DifferentCallsError(own, rail_.rank(topology_.node),
+                                       DescriptionOf(call.of[node], size), rail_.rank(node));
+}
+
+backends::Lifecycle::Awaited RailHistory::WhoIsAwaited() const {
+  std::vector<int> nodes = late_nodes_;
+  for (int node = 0; is_awaited_ != nullptr && node < topology_.node_count(); ++node) {
+    if (node != topology_.node && (*is_awaited_)(node)) nodes.push_back(node);
+  }
+  backends::Lifecycle::Awaited awaited;
+  if (nodes.empty()) return awaited;
+  uint64_t first = number_;
+  for (const int node : nodes) {
+    awaited.ranks.push_back(rail_.rank(node));
+    first = std::min(first, peers_[node].compared + 1);
+  }
+  if (first < number_ || call_->sequence != CallOf(number_).own.call.sequence) {
+    // It may have been there, and in some more calls, of which it has not told yet.
+    awaited.call =
+        absl::StrCat(backends::CallDescription(CallOf(first).own.call).ShortName(), " or later");
+  }
+  std::sort(awaited.ranks.begin(), awaited.ranks.end());
+  return awaited;
+}
+
+absl::Status RailHistory::Late() const {
+  const backends::Lifecycle::Awaited awaited = WhoIsAwaited();
+  if (awaited.ranks.empty()) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    const bool is_awaited =
+        std::binary_search(awaited.ranks.begin(), awaited.ranks.end(), rail_.rank(node));
+    if (is_awaited) names.push_back(rail_.name(node));
+  }
+  const std::string what = awaited.call.empty() ? "come, sent or taken all data"
+                                                : absl::StrCat("come to ", awaited.call);
+  return WithRanks(
+      TimeoutError(absl::StrCat(
+          "not complete after ", absl::FormatDuration(call_->deadline.timeout()), ": ",
+          absl::StrJoin(names, ", "), " ", backends::Have(awaited.ranks), " not ", what)),
+      awaited.ranks);
+}
+
+}  // namespace syncline::hierarchical
