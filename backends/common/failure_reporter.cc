@@ -331,21 +331,24 @@ class DiagnosisMaker {
   // `timeout` is over, and `missing_` have not arrived.
   Diagnosis Late(absl::string_view operation, absl::Duration timeout) const {
     const std::string after = absl::FormatDuration(timeout);
-    const std::string where =
-        failure_.awaited_in.empty() ? "" : absl::StrCat(" at ", failure_.awaited_in);
+    // What it has done last it may not have told yet.
+    const std::string lacking =
+        failure_.awaited_in.empty()
+            ? ""
+            : absl::StrCat("; as far as it has told, it has not come to ", failure_.awaited_in);
     std::vector<int> unknown;
     std::vector<std::string> parts;
     for (int rank : missing_) {
       if (ActivityOf(rank).empty()) {
         unknown.push_back(rank);
       } else {
-        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived", where, " after ",
-                                     after, "; ", ActivityOf(rank)));
+        parts.push_back(absl::StrCat(peers_.Describe(rank), " has not arrived after ", after, "; ",
+                                     ActivityOf(rank), lacking));
       }
     }
     if (!unknown.empty()) {
-      parts.push_back(absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived", where,
-                                   " after ", after));
+      parts.push_back(absl::StrCat(Describe(unknown), " ", Have(unknown), " not arrived after ",
+                                   after, lacking));
     }
     return {ErrorKind::kTimeout, absl::StrCat(operation, ": ", absl::StrJoin(parts, "; ")),
             missing_};

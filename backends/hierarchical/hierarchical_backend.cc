@@ -153,6 +153,7 @@ void HierarchicalBackend::Abort(const absl::Status& cause) {
   }
   // Others may not have taken yet what this rank has given them.
   if (rail != nullptr && tcp_->has_left()) {
+    absl::MutexLock rail_lock(&rail_mutex_);
     history_->Flush(tcp::kLeaveTimeout);
     rail->AcknowledgeNow();  // If they leave too.
     rail->AwaitDelivery(tcp::kLeaveTimeout);
@@ -230,7 +231,20 @@ bool HierarchicalBackend::MayGoAhead(const Collective& call) const {
   return may_go_ahead_ && HasRoot(call.kind) && call.user_tensors == nullptr;
 }
 
+void HierarchicalBackend::TellOfCalls() {
+  if (!may_go_ahead_ || !rail_mutex_.TryLock()) return;
+  bool is_usable;
+  {
+    // After an error, what others send would still go to the memory of the call that has failed.
+    absl::MutexLock lock(&mutex_);
+    is_usable = rail_ != nullptr && !is_aborted_;
+  }
+  if (is_usable) history_->Tell();
+  rail_mutex_.Unlock();
+}
+
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
+  absl::MutexLock rail_lock(&rail_mutex_);
   const int gone_before = gone_count();
   const bool may_go_ahead = MayGoAhead(*context.collective);
   const auto run = [&](TcpBackend::Operation& operation) -> absl::Status {

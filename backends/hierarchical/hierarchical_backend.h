@@ -67,9 +67,11 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Those of backend tcp, also between ranks of one node: a receive from any rank can wait in one
   // place only.
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
+    TellOfCalls();
     return tcp_->Send(tensor, dst, context);
   }
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    TellOfCalls();
     return tcp_->Recv(tensor, src, context);
   }
 
@@ -110,6 +112,10 @@ class HierarchicalBackend final : public backends::TypedBackend {
   absl::Status ToGroupError(const absl::Status& status, const CallContext& context,
                             int gone_before);
 
+  // Before this rank does something that may take long: others may wait to hear which collectives
+  // it has been in. If one is under way, that tells them itself.
+  void TellOfCalls();
+
   void OnPeerGone(const TcpBackend& tcp);
   // Waits until more than `before` peers have gone, for kPeerGoneGrace at most.
   void AwaitPeerGone(int before);
@@ -124,6 +130,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Whether ranks need not meet in rooted collectives of few bytes. The same on all ranks.
   const bool may_go_ahead_;
   backends::ScratchArena arena_;
+  // Held by whoever moves bytes on the rail, or uses its history: a collective, TellOfCalls, and
+  // Abort after the last operation. Taken before mutex_.
+  absl::Mutex rail_mutex_;
   absl::Mutex mutex_;
   // How many times a peer has left or was lost. Abort counts as one.
   int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -127,6 +127,7 @@ absl::Status HierarchicalCall::CheckFingerprintsOfRanks() {
     if (node == topology().node) continue;
     // A mismatch with those that have come explains more than that another has not.
     if (have_come.ok()) have_come = history().AwaitRecord(node);
+    if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
     if (!history().HasCome(node)) continue;
     exchange_.Merge(history().of(node));
     mismatch.Update(history().Compare(node));
@@ -152,10 +153,21 @@ absl::Status HierarchicalCall::BeginAhead() {
   return history().Begin(record, context_);
 }
 
-absl::Status HierarchicalCall::SendAhead(int to, const Tensor& tensor) {
-  SYNCLINE_RETURN_IF_ERROR(history().AwaitRoom(to, tensor.nbytes()));
-  history().Give(to, tensor);
-  return absl::OkStatus();
+// A node that has not come must not keep the others from getting theirs.
+absl::Status HierarchicalCall::SendAhead(absl::Span<const int> to,
+                                         absl::FunctionRef<const Tensor&(int)> tensor_for) {
+  absl::InlinedVector<int, 4> waiting(to.begin(), to.end());
+  while (true) {
+    const auto give = [&](int node) {
+      const Tensor& tensor = tensor_for(node);
+      if (!history().HasRoom(node, tensor.nbytes())) return false;
+      history().Give(node, tensor);
+      return true;
+    };
+    waiting.erase(std::remove_if(waiting.begin(), waiting.end(), give), waiting.end());
+    if (waiting.empty()) return absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(history().AwaitRoom(waiting, tensor_for(waiting[0]).nbytes()));
+  }
 }
 
 void HierarchicalCall::Send(int to, const Tensor& tensor) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "backends/common/fingerprint_exchange.h"
@@ -92,17 +93,19 @@ class HierarchicalCall {
   // Moves what moves without a wait.
   absl::Status MakeProgress();
 
-  // Where ranks do not meet: the first step, which sends the fingerprint.
+  // Where ranks do not meet: the first step. The fingerprint goes along with data, or later.
   bool may_go_ahead() const { return transports_.may_go_ahead; }
   absl::Status BeginAhead();
-  // Send, once there is room for what that node has not taken yet.
-  absl::Status SendAhead(int to, const Tensor& tensor);
+  // Sends to each of the nodes the tensor for it, once there is room for what that node has not
+  // taken yet. All have one size.
+  absl::Status SendAhead(absl::Span<const int> to,
+                         absl::FunctionRef<const Tensor&(int node)> tensor_for);
   // Wait for what was expected from a node, or from all, which is valid then, and of the same call;
   // of a node that has left since, too.
   absl::Status AwaitData(int from) { return history().AwaitData(from); }
   absl::Status AwaitAllData() { return history().AwaitAllData(); }
-  // The last step: all has been sent. Only now may the caller's tensors be written: it may have
-  // found that some rank made another call.
+  // The last step: what others may wait for has been sent. Only now may the caller's tensors be
+  // written: it may have found that some rank made another call.
   absl::Status EndAhead() { return history().End(); }
 
   // Whether this rank has found that calls differ, and the others will come to exchange them in

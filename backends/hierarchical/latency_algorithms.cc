@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "backends/common/tensor_steps.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/status.h"
@@ -49,6 +50,14 @@ absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, Re
   return absl::OkStatus();
 }
 
+absl::InlinedVector<int, 4> OtherNodes(const Topology& topology) {
+  absl::InlinedVector<int, 4> nodes;
+  for (int distance = 1; distance < topology.node_count(); ++distance) {
+    nodes.push_back(topology.NodeAt(distance));
+  }
+  return nodes;
+}
+
 // Where ranks do not meet, each being alone on its node. What comes goes to memory of the arena,
 // not to the caller's, which another call's elements must not reach.
 
@@ -66,9 +75,8 @@ absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int ro
   const Topology& topology = call.topology();
   SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
   if (topology.node != root_node) return TakeAhead(call, tensor, root_node);
-  for (int distance = 1; distance < topology.node_count(); ++distance) {
-    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(topology.NodeAt(distance), tensor));
-  }
+  SYNCLINE_RETURN_IF_ERROR(
+      call.SendAhead(OtherNodes(topology), [&](int) -> const Tensor& { return tensor; }));
   return call.EndAhead();
 }
 
@@ -78,7 +86,8 @@ absl::Status GatherAhead(HierarchicalCall& call, const Tensor& own, int root_nod
   const Topology& topology = call.topology();
   SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
   if (topology.node != root_node) {
-    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(root_node, own));
+    SYNCLINE_RETURN_IF_ERROR(
+        call.SendAhead({root_node}, [&](int) -> const Tensor& { return own; }));
     return call.EndAhead();
   }
   parts.assign(topology.node_count(), own);
@@ -107,10 +116,9 @@ absl::Status ScatterAhead(HierarchicalCall& call, const Tensor& output,
   const int root_node = topology.node_of[root];
   SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
   if (topology.node != root_node) return TakeAhead(call, output, root_node);
-  for (int distance = 1; distance < topology.node_count(); ++distance) {
-    const int node = topology.NodeAt(distance);
-    SYNCLINE_RETURN_IF_ERROR(call.SendAhead(node, inputs[topology.nodes[node][0]]));
-  }
+  SYNCLINE_RETURN_IF_ERROR(call.SendAhead(OtherNodes(topology), [&](int node) -> const Tensor& {
+    return inputs[topology.nodes[node][0]];
+  }));
   SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
   backends::CopyElements(inputs[root], output);
   return absl::OkStatus();

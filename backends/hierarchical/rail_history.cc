@@ -43,6 +43,8 @@ RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
 
 absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const CallContext& call) {
   call_ = &call;
+  call_number_ = number_ + 1;
+  has_given_ = false;
   // The slot of the collective that begins is still that of this one.
   if (number_ + 1 > kCalls) SYNCLINE_RETURN_IF_ERROR(AwaitRecordsOf(number_ + 1 - kCalls));
   const bool has_met = met_ == number_;
@@ -85,11 +87,12 @@ absl::Status RailHistory::AwaitEarlierRecords() {
 }
 
 absl::Status RailHistory::AwaitRecord(int node) {
-  return rail_.Await([&] { return HasCome(node); }, call_->deadline);
+  return Await([&](int other) { return other == node && !HasCome(node); }, number_ - 1);
 }
 
 absl::Status RailHistory::AwaitRecordsOf(uint64_t number) {
-  return Await([&](int node) { return !HasRecordCome(number, node); }, number);
+  // Of all that had begun before, whatever is awaited of them.
+  return Await([&](int node) { return !HasRecordCome(number, node); }, call_number_ - 1);
 }
 
 absl::Status RailHistory::AwaitData(int node) {
@@ -116,28 +119,43 @@ void RailHistory::TellOfDataFrom(int node) {
 
 // A rank that has begun a call has taken the data of those before. What it has not taken must find
 // room in its kernel: this rank may leave once it has given, and what is then still here is lost.
-absl::Status RailHistory::AwaitRoom(int node, size_t bytes) {
+absl::Status RailHistory::AwaitRoom(absl::Span<const int> nodes, size_t bytes) {
+  const auto has_room = [&](int node) { return HasRoom(node, bytes); };
   const auto is_awaited = [&](int other) {
-    return other == node && !HasCome(node) &&
-           peers_[node].given - peers_[node].taken + bytes > max_bytes_ahead_;
+    return std::find(nodes.begin(), nodes.end(), other) != nodes.end() &&
+           std::none_of(nodes.begin(), nodes.end(), has_room);
   };
   return Await(is_awaited, number_);
 }
 
+// Nobody is sure to tell of a call in which it takes nothing, so that must always have room.
+bool RailHistory::HasRoom(int node, size_t bytes) const {
+  const Peer& peer = peers_[node];
+  return bytes == 0 || HasCome(node) || peer.given - peer.taken + bytes <= max_bytes_ahead_;
+}
+
 void RailHistory::Give(int node, const Tensor& tensor) {
+  has_given_ = true;
   SendRecords(node);
   rail_.Send(node, tensor.data(), tensor.nbytes());
   peers_[node].given += tensor.nbytes();
 }
 
-// Nobody serves the rail between calls, so what others wait for must have gone; for a record they
-// do before they are more than kCalls ahead.
+// Nobody serves the rail between calls, so what others wait for must have gone. For the record of a
+// rank that has taken data they do not wait before they are more than kCalls ahead: its call is
+// that of the ranks that gave it, which have told all. A rank that only gave has not heard of any
+// other.
 absl::Status RailHistory::End() {
   for (int node = 0; node < topology_.node_count(); ++node) {
     if (node == topology_.node) continue;
-    if (number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
+    if (has_given_ || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
   return Await([&](int node) { return !rail_.is_sent(node); }, number_);
+}
+
+void RailHistory::Tell() {
+  SendAllRecords();
+  rail_.MakeProgress().IgnoreError();
 }
 
 void RailHistory::Flush(absl::Duration limit) {
@@ -160,8 +178,7 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
   };
   const auto has_news = [&] {
     for (int node = 0; node < topology_.node_count(); ++node) {
-      if (node == topology_.node || peers_[node].compared >= last) continue;
-      if (HasRecordCome(peers_[node].compared + 1, node)) return true;
+      if (node != topology_.node && HasNews(node, last)) return true;
     }
     return false;
   };
@@ -184,11 +201,19 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
   return status;
 }
 
+// Where this rank is to meet the others, one that does not meet will not come to quote its call, so
+// its record is news at once.
+bool RailHistory::HasNews(int node, uint64_t last) const {
+  const uint64_t next = peers_[node].compared + 1;
+  if (next > number_ || !HasRecordCome(next, node)) return false;
+  return next <= last || (next == call_number_ && !own().goes_ahead() && of(node).goes_ahead());
+}
+
 absl::Status RailHistory::CompareWhatHasCome(uint64_t last) {
   for (int node = 0; node < topology_.node_count(); ++node) {
     if (node == topology_.node) continue;
     Peer& peer = peers_[node];
-    while (peer.compared < last && HasRecordCome(peer.compared + 1, node)) {
+    while (HasNews(node, last)) {
       SYNCLINE_RETURN_IF_ERROR(CompareRecord(peer.compared + 1, node));
       ++peer.compared;
       peer.taken = std::max(peer.taken, CallOf(peer.compared).given[node]);
@@ -213,7 +238,7 @@ absl::Status RailHistory::CompareRecord(uint64_t number, int node) const {
   }
   const int size = topology_.size();
   const backends::CallDescription own =
-      number == number_ ? backends::CallDescription(*call_) : DescriptionOf(call.own, size);
+      number == call_number_ ? backends::CallDescription(*call_) : DescriptionOf(call.own, size);
   return backends::DifferentCallsError(own, rail_.rank(topology_.node),
                                        DescriptionOf(call.of[node], size), rail_.rank(node));
 }
@@ -231,9 +256,7 @@ backends::Lifecycle::Awaited RailHistory::WhoIsAwaited() const {
     first = std::min(first, peers_[node].compared + 1);
   }
   if (first < number_ || call_->sequence != CallOf(number_).own.call.sequence) {
-    // It may have been there, and in some more calls, of which it has not told yet.
-    awaited.call =
-        absl::StrCat(backends::CallDescription(CallOf(first).own.call).ShortName(), " or later");
+    awaited.call = backends::CallDescription(CallOf(first).own.call).ShortName();
   }
   std::sort(awaited.ranks.begin(), awaited.ranks.end());
   return awaited;
@@ -248,13 +271,14 @@ absl::Status RailHistory::Late() const {
         std::binary_search(awaited.ranks.begin(), awaited.ranks.end(), rail_.rank(node));
     if (is_awaited) names.push_back(rail_.name(node));
   }
-  const std::string what = awaited.call.empty() ? "come, sent or taken all data"
-                                                : absl::StrCat("come to ", awaited.call);
-  return WithRanks(
-      TimeoutError(absl::StrCat(
-          "not complete after ", absl::FormatDuration(call_->deadline.timeout()), ": ",
-          absl::StrJoin(names, ", "), " ", backends::Have(awaited.ranks), " not ", what)),
-      awaited.ranks);
+  const std::string what =
+      awaited.call.empty()
+          ? absl::StrCat(backends::Have(awaited.ranks), " not come, sent or taken all data")
+          : absl::StrCat("as far as it has told, it has not taken ", awaited.call);
+  return WithRanks(TimeoutError(absl::StrCat("not complete after ",
+                                             absl::FormatDuration(call_->deadline.timeout()), ": ",
+                                             absl::StrJoin(names, ", "), " ", what)),
+                   awaited.ranks);
 }
 
 }  // namespace syncline::hierarchical

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "backends/common/fingerprint_exchange.h"
 #include "backends/common/lifecycle.h"
 #include "backends/hierarchical/rail_sockets.h"
@@ -27,8 +28,9 @@ namespace syncline::hierarchical {
 // before any wait fails, since a mismatch explains more than a rank that is late or has gone.
 //
 // Nor need a record go at once to a node that gets no data with it, which would cost a packet for
-// each call: it goes along with data or with the records of some later calls, before this rank
-// sleeps in a wait, and when it leaves. So others wait for it only if this rank is far behind them.
+// each call: that of a rank which has taken data goes along with the records of some later calls,
+// or with data, before this rank sleeps in a wait or sends or receives a message, and when it
+// leaves. So others wait for it only if this rank is far behind them.
 //
 // It also bounds what this rank gives to ranks that have not come: by kCalls collectives, and by
 // kMaxBytesAhead bytes of data for each.
@@ -66,14 +68,17 @@ class RailHistory {
   // For collectives in which ranks do not meet. All compare what comes meanwhile, of this
   // collective too. AwaitData waits for the record of `node` and the data that this rank expects
   // behind it, AwaitAllData for those of all nodes; AwaitRoom, until this rank may send `bytes` of
-  // data to `node`; End, until all has been sent.
+  // data to one of `nodes`, which Give does; End, until what others may wait for has been sent.
   absl::Status AwaitData(int node);
   absl::Status AwaitAllData();
-  absl::Status AwaitRoom(int node, size_t bytes);
+  absl::Status AwaitRoom(absl::Span<const int> nodes, size_t bytes);
+  bool HasRoom(int node, size_t bytes) const;
   void Give(int node, const Tensor& tensor);
   absl::Status End();
 
-  // Between calls: sends what has not gone yet, as far as it goes within `limit`.
+  // Between calls, while the history is of use: send what has not gone yet, as far as that goes
+  // without a wait, or within `limit`.
+  void Tell();
   void Flush(absl::Duration limit);
 
   // The ranks that hold up the wait of this rank that is under way, or has failed, and the earlier
@@ -96,8 +101,8 @@ class RailHistory {
     uint64_t compared = 0;  // Up to this collective it has made the same calls.
     uint64_t sent = 0;      // Up to this collective it has been sent the records.
     // Bytes of data in collectives in which ranks do not meet: that this rank has given it; up to
-    // which it is known to have taken them; and that this rank has taken since it was last sent a
-    // record.
+    // which it is known to have taken them; and that this rank has taken, or waits for, since it
+    // was last sent a record.
     uint64_t given = 0, taken = 0, untold = 0;
   };
   using IsAwaited = absl::FunctionRef<bool(int node)>;
@@ -106,6 +111,7 @@ class RailHistory {
   const Call& CallOf(uint64_t number) const { return calls_[number % kCalls]; }
   bool HasRecordCome(uint64_t number, int node) const;
   absl::Status CompareRecord(uint64_t number, int node) const;
+  bool HasNews(int node, uint64_t last) const;
   absl::Status CompareWhatHasCome(uint64_t last);
 
   // Waits until `is_awaited` is true of no other node, and compares meanwhile what comes of
@@ -122,6 +128,8 @@ class RailHistory {
   const CallContext* call_ = nullptr;  // The one under way.
   std::array<Call, kCalls> calls_;
   uint64_t number_ = 0;                    // Collectives that have begun.
+  uint64_t call_number_ = 0;               // Of call_: the next while it waits to begin.
+  bool has_given_ = false;                 // Data, in the call under way.
   uint64_t met_ = 0;                       // The last in which ranks have met.
   absl::InlinedVector<Peer, 4> peers_;     // By node. This node's means nothing.
   const IsAwaited* is_awaited_ = nullptr;  // Of the wait under way.

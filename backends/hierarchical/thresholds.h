@@ -57,7 +57,7 @@ inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
 // kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. They fit the smallest window that a
-// receiver's kernel usually has, so that nothing is left to send once this rank has returned.
+// receiver's kernel usually has, so that no data is left to send once this rank has returned.
 inline constexpr size_t kMaxBytesAhead = 40 << 10;  // 40 KiB.
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.

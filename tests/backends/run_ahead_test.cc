@@ -11,6 +11,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "backends/common/comparison.h"
 #include "backends/shm/shm_backend.h"
 #include "gmock/gmock.h"
@@ -449,6 +452,117 @@ TEST_P(RunAheadTest, AGiverGoesAheadOfALargeCallToo) {
     return CheckDone(small, broadcast, rank, size);
   });
   for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+// Rank 2 does not come. It keeps rank 1 from nothing that rank 0 has room to give it.
+TEST_P(RunAheadTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
+  const int size = this->size();
+  if (is_shm() || size < 3) GTEST_SKIP();
+  Countdown failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    const auto call = [&](uint64_t sequence) {
+      return Broadcast(*backend, sequence, 0, 16 << 10, rank == 0 ? kShort : kTimeout);
+    };
+    if (rank == 2) {
+      failed.Wait();
+      return absl::OkStatus();
+    }
+    const absl::Status status = FirstFailure(0, rank == 0 ? 5 : 2, call);
+    if (rank == 0) failed.Step();
+    failed.Wait();
+    return status;
+  });
+  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
+  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(2)) << statuses[0];
+  for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
+}
+
+// Rank 1 comes after rank 0 has given both, so it never sleeps, and goes to its receive having told
+// nobody. With small buffers rank 0 may give only if rank 1 is there; but not where it gives
+// nothing.
+TEST_P(RunAheadTest, ARankWaitsForNoWordOfACallWithoutData) {
+  if (is_shm() || size() > 2) GTEST_SKIP();
+  setenv("SYNCLINE_SOCKET_BUFFER", "16384", 1);
+  const auto statuses = RunRanks(2, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    const Tensor message = Tensor::Zeros(DType::kUInt8, {1});
+    if (rank == 1) absl::SleepFor(kShort);
+    SYNCLINE_RETURN_IF_ERROR(Broadcast(*backend, 0, 0, 16 << 10));
+    if (rank == 1) absl::SleepFor(kShort);
+    SYNCLINE_RETURN_IF_ERROR(Broadcast(*backend, 1, 0, 0));
+    const CallContext context{2, Deadline(kTimeout)};
+    return rank == 0 ? RunAndWait(*backend, Collective::Send(message, 1), context).status()
+                     : RunAndWait(*backend, Collective::Recv(message, 0), context).status();
+  });
+  unsetenv("SYNCLINE_SOCKET_BUFFER");
+  for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
+}
+
+// Rank 2 meets in a call in which rank 0 does not, and rank 1, which is elsewhere, has told nobody
+// of the call before.
+TEST_P(RunAheadTest, ARankThatMeetsHearsOfAGiverThoughAnotherIsSilent) {
+  if (is_shm() || size() != 3) GTEST_SKIP();
+  Countdown given(1), ended(1);
+  const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    if (rank > 0) given.Wait();
+    SYNCLINE_RETURN_IF_ERROR(Broadcast(*backend, 4, 0, 5));
+    absl::Status status;
+    if (rank == 0) {
+      status = Broadcast(*backend, 5, 0, 5);
+      given.Step();
+    }
+    if (rank == 2) {
+      status = Barrier(*backend, 5);
+      ended.Step();
+    }
+    ended.Wait();
+    return status;
+  });
+  ExpectMismatch(statuses[2], "rank 0 called broadcast #5 (uint8, 5 elements, root 0)",
+                 "rank 2 called barrier #5");
+}
+
+// Rank 2 gives to another root, and goes elsewhere.
+TEST_P(RunAheadTest, ARootHearsOfAGiverToAnotherRoot) {
+  if (is_shm() || size() != 3) GTEST_SKIP() << "on shm a root looks at the givers alone";
+  Countdown given(1), ended(1);
+  const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    Spec spec{OpKind::kGather};
+    spec.root = rank == 2 ? 1 : 0;
+    if (rank == 0) given.Wait();
+    const absl::Status status =
+        RunAndWait(*backend, Build(spec, rank, 3), {0, Deadline(kTimeout)}).status();
+    if (rank == 2) given.Step();
+    if (rank == 0) ended.Step();
+    ended.Wait();
+    return status;
+  });
+  ExpectMismatch(statuses[0], "rank 0 called gather #0 (float32, 10 elements per rank, root 0)",
+                 "rank 2 called gather #0 (float32, 10 elements per rank, root 1)");
+}
+
+// Both threads may have records to send that nobody has heard of.
+TEST_P(RunAheadTest, SeveralThreadsMayMakeARankLeaveAtOnce) {
+  const int size = this->size();
+  for (int round = 0; round < 5; ++round) {
+    const auto store = std::make_shared<HashStore>();
+    const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      for (uint64_t sequence = 0; sequence < 7; ++sequence) {
+        SYNCLINE_RETURN_IF_ERROR(Broadcast(*backend, sequence, 0, 5));
+      }
+      std::vector<std::thread> threads;
+      for (int i = 0; i < 3; ++i) {
+        threads.emplace_back([&] { backend->Abort(BackendError("it leaves")); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      return absl::OkStatus();
+    });
+    for (const absl::Status& status : statuses) EXPECT_EQ(status, absl::OkStatus());
+  }
 }
 
 // What a rank that does not wait shows of its call is enough for those that do.
