@@ -24,8 +24,9 @@ _WAYS = {title: way for way, title in _TITLES.items()}
 _HOW_TO_READ = """\
 float32, sums, rank 0 as root, processes of {where}. Medians over rounds, in which all systems and
 ways take turns; a system that would take more than ten seconds has fewer rounds. A ratio is the
-time of that system over the time of {subject}: above 1, {subject} is faster. Sizes are those of
-nccl-tests, as in [collectives](collectives.md); send_recv is half a round trip.
+time of that system over the time of {subject}: above 1, {subject} is faster. Of several runs
+(`--runs`) everything is the median. Sizes are those of nccl-tests, as in
+[collectives](collectives.md); send_recv is half a round trip.
 
 - With a gate before each call: all ranks pass a barrier in shared memory, the same for every
   system, so that no call overlaps the one before. The median call, of its slowest rank.

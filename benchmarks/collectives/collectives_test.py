@@ -72,6 +72,25 @@ def test_ratios_are_of_the_peers_time_to_ones_own(results: Results) -> None:
     assert geometric_mean(ratios.values()) == pytest.approx(2)
 
 
+def test_of_several_runs_a_ratio_is_the_median_of_each_runs(results: Results) -> None:
+    runs = [results]
+    for mine, theirs in ((2e-6, 2e-6), (9e-6, 27e-6)):  # A slow machine, and a slower one.
+        run = Results()
+        run.add(measured("mine", 4, mine))
+        run.add(measured("theirs", 4, theirs))
+        runs.append(run)
+    runs[1].add(measured("mine", 64, 1e-6))  # Where the peer has failed.
+    merged = Results.of_runs(runs)
+    assert merged.ratios("all_reduce", 2, "mine", "theirs") == {
+        4: pytest.approx(3),
+        1 << 20: pytest.approx(1),
+    }
+    found = merged.get("all_reduce", 2, "mine", 4)
+    assert found is not None and found.seconds == pytest.approx(2e-6)
+    assert merged.sizes("all_reduce", 2) == [4, 64, 1 << 20]
+    assert merged.descriptions == results.descriptions
+
+
 def test_numbers_are_named_shortly() -> None:
     assert [size_name(s) for s in (0, 4, 4096, 256 << 20)] == ["-", "4 B", "4 KiB", "256 MiB"]
     assert [time_name(s) for s in (2.134e-7, 5.61e-5, 0.033249)] == ["0.213", "56.1", "33200"]

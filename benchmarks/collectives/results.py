@@ -75,12 +75,33 @@ def summarize(rounds: Iterable[list[float]]) -> tuple[float, float]:
 
 
 class Results:
-    """All measurements of a run."""
+    """All measurements of a run, or the medians of several."""
 
     def __init__(self) -> None:
         self._by_place: dict[tuple[str, int, str, int], Measurement] = {}
+        self._runs: list[Results] = [self]
         self.descriptions: dict[tuple[str, int], str] = {}  # By system and ranks.
         self.failures: list[str] = []
+
+    @classmethod
+    def of_runs(cls, runs: list[Results]) -> Results:
+        """The medians of at least one run, which share their descriptions and failures.
+
+        A ratio is the median of each run's, since within a run the machine is the same for both.
+        """
+        results = cls()
+        results._runs = runs
+        results.descriptions, results.failures = runs[0].descriptions, runs[0].failures
+        for place in {place: None for run in runs for place in run._by_place}:
+            found = [run._by_place[place] for run in runs if place in run._by_place]
+            results.add(
+                dataclasses.replace(
+                    found[0],
+                    seconds=statistics.median(m.seconds for m in found),
+                    fast_seconds=statistics.median(m.fast_seconds for m in found),
+                )
+            )
+        return results
 
     def add(self, measurement: Measurement) -> None:
         """Takes the place of one of the same system, operation, size and ranks."""
@@ -105,12 +126,14 @@ class Results:
 
     def ratios(self, operation: str, ranks: int, subject: str, peer: str) -> dict[int, float]:
         """By size, how many times as long as `subject` `peer` takes, where both were measured."""
-        ratios = {}
-        for mine in self.curve(operation, ranks, subject):
-            theirs = self.get(operation, ranks, peer, mine.size_in_bytes)
-            if theirs is not None:
-                ratios[mine.size_in_bytes] = theirs.seconds / mine.seconds
-        return ratios
+        by_size: dict[int, list[float]] = {}
+        for run in self._runs:
+            for mine in run.curve(operation, ranks, subject):
+                theirs = run.get(operation, ranks, peer, mine.size_in_bytes)
+                if theirs is not None:
+                    of_size = by_size.setdefault(mine.size_in_bytes, [])
+                    of_size.append(theirs.seconds / mine.seconds)
+        return {size: statistics.median(by_size[size]) for size in sorted(by_size)}
 
 
 def geometric_mean(values: Iterable[float]) -> float:

@@ -2,7 +2,7 @@
 
 ./bazelw run //benchmarks/collectives -- --quick
 ./bazelw run //benchmarks/collectives -- --out docs/benchmarks
-./bazelw run //benchmarks/collectives -- --ways gated,in-a-row --systems syncline-shm,openmpi
+./bazelw run //benchmarks/collectives -- --ways gated,in-a-row --systems syncline-shm,openmpi --runs 5
 ./bazelw run //benchmarks/collectives -- --changes
 ./bazelw run //benchmarks/collectives -- --hosts 2 --systems syncline-auto,openmpi-tcp,gloo,link
 """
@@ -79,6 +79,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help=f"comma-separated, ratios are to the first; of {', '.join(SYSTEMS)}",
     )
     parser.add_argument("--rounds", type=int, help="turns of each system (5; quick: 3)")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=1,
+        help="of everything, one after the other; of them medians (1)",
+    )
     parser.add_argument("--seconds", type=float, help="of calls in a turn (0.1; quick: 0.03)")
     parser.add_argument("--deadline", type=float, default=120.0, help="seconds for a turn")
     parser.add_argument(
@@ -108,6 +114,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if options.changes:
         vars(options).update(_CHANGES, out=None)
+    if options.runs < 1:
+        parser.error("--runs: at least 1")
     options.operations = options.operations.split(",")
     options.ranks = [int(ranks) for ranks in options.ranks.split(",")]
     options.systems = options.systems.split(",")
@@ -302,24 +310,36 @@ def stop(number: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + number)
 
 
-def main() -> None:
-    options = _parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, stop)
-    results = {way: Results() for way in options.ways}
-    first = results[options.ways[0]]
-    for others in results.values():
-        others.descriptions, others.failures = first.descriptions, first.failures
-    begun = time.monotonic()
+def _measure(options: argparse.Namespace) -> dict[str, Results]:
+    """The results of all runs, by way."""
+    first = Results()
+    runs: dict[str, list[Results]] = {way: [] for way in options.ways}
     with tempfile.TemporaryDirectory(prefix="collectives-") as folder:
-        if MEMORY in options.systems and GATED in results:
-            _measure_one_thread(options, results[GATED], folder)
         hosts = Hosts(options.hosts, options.megabits) if options.hosts > 1 else None
         try:
-            for ranks in options.ranks:
-                Run(options, ranks, results, folder, hosts).measure()
+            for number in range(options.runs):
+                results = {way: Results() for way in options.ways}
+                for of_way in results.values():
+                    of_way.descriptions, of_way.failures = first.descriptions, first.failures
+                of_run = os.path.join(folder, str(number))
+                if MEMORY in options.systems and GATED in results:
+                    _measure_one_thread(options, results[GATED], of_run)
+                for ranks in options.ranks:
+                    Run(options, ranks, results, of_run, hosts).measure()
+                for way, of_way in results.items():
+                    runs[way].append(of_way)
         finally:
             if hosts is not None:
                 hosts.close()
+    return {way: Results.of_runs(of_way) for way, of_way in runs.items()}
+
+
+def main() -> None:
+    options = _parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, stop)
+    begun = time.monotonic()
+    results = _measure(options)
+    first = results[options.ways[0]]
     command = shlex.join(["./bazelw", "run", "//benchmarks/collectives", "--", *sys.argv[1:]])
     root = pathlib.Path(os.environ.get("BUILD_WORKSPACE_DIRECTORY", "."))
     subject = options.systems[0]
