@@ -314,9 +314,15 @@ class DiagnosisMaker {
 
   // `rank` has timed out, which ended this rank's operation too, before its own time was up.
   Diagnosis TimeoutReported(int rank, const RankReport& report) const {
+    const std::string told =
+        absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation);
     if (report.operation == failure_.operation && !missing_.empty()) {
-      return Late(absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation),
-                  report.timeout);
+      return Late(told, report.timeout, missing_);
+    }
+    // Where ranks need not meet, it may have waited in an earlier one for those that this one lacks.
+    if (!report.ranks.empty() && std::includes(missing_.begin(), missing_.end(),
+                                               report.ranks.begin(), report.ranks.end())) {
+      return Late(told, report.timeout, report.ranks);
     }
     Diagnosis reported = Reported(rank, report);
     if (!silent_.empty()) reported.ranks = report.ranks;
@@ -328,8 +334,9 @@ class DiagnosisMaker {
     return reported;
   }
 
-  // `timeout` is over, and `missing_` have not arrived.
-  Diagnosis Late(absl::string_view operation, absl::Duration timeout) const {
+  // `timeout` is over, and `missing` have not arrived.
+  Diagnosis Late(absl::string_view operation, absl::Duration timeout,
+                 const std::vector<int>& missing) const {
     const std::string after = absl::FormatDuration(timeout);
     // What it has done last it may not have told yet.
     const std::string lacking =
@@ -338,7 +345,7 @@ class DiagnosisMaker {
             : absl::StrCat("; as far as it has told, it has not come to ", failure_.awaited_in);
     std::vector<int> unknown;
     std::vector<std::string> parts;
-    for (int rank : missing_) {
+    for (int rank : missing) {
       if (ActivityOf(rank).empty()) {
         unknown.push_back(rank);
       } else {
@@ -351,7 +358,7 @@ class DiagnosisMaker {
                                    after, lacking));
     }
     return {ErrorKind::kTimeout, absl::StrCat(operation, ": ", absl::StrJoin(parts, "; ")),
-            missing_};
+            missing};
   }
 
   // This rank's own time is over.
@@ -387,7 +394,7 @@ class DiagnosisMaker {
                            : absl::StrCat(" (", failure_.cause.message(), ")")),
           ranks);
     }
-    return Late(failure_.operation, failure_.timeout);
+    return Late(failure_.operation, failure_.timeout, missing_);
   }
 
   Diagnosis ConnectionLost() const {

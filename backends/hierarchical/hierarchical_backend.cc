@@ -219,6 +219,8 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
   // Shared memory and the rails may notice a death before tcp does. This rank is about to close
   // tcp's connections, after which tcp could no longer tell whose end was the first.
   AwaitPeerGone(gone_before);
+  // Another rank has given up a moment before this one would have, and closed its connections.
+  if (context.deadline.Expired()) return TimeoutOf(context);
   // A rail alone has broken.
   if (gone_count() == gone_before && rail_ != nullptr && !rail_->ended().ok()) {
     return rail_->ended();

@@ -121,14 +121,13 @@ absl::Status HierarchicalCall::CheckFingerprintsOfNodes() {
 }
 
 absl::Status HierarchicalCall::CheckFingerprintsOfRanks() {
-  absl::Status have_come, mismatch;
+  const absl::Status have_come = history().AwaitRecords();
+  if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
+  // A mismatch with those that have come explains more than that another has not.
+  absl::Status mismatch;
   bool all_meet = true;
   for (int node = 0; node < node_count(); ++node) {
-    if (node == topology().node) continue;
-    // A mismatch with those that have come explains more than that another has not.
-    if (have_come.ok()) have_come = history().AwaitRecord(node);
-    if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
-    if (!history().HasCome(node)) continue;
+    if (node == topology().node || !history().HasCome(node)) continue;
     exchange_.Merge(history().of(node));
     mismatch.Update(history().Compare(node));
     all_meet = all_meet && !history().of(node).goes_ahead();

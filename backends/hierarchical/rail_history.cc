@@ -90,6 +90,10 @@ absl::Status RailHistory::AwaitRecord(int node) {
   return Await([&](int other) { return other == node && !HasCome(node); }, number_ - 1);
 }
 
+absl::Status RailHistory::AwaitRecords() {
+  return Await([&](int node) { return !HasCome(node); }, number_ - 1);
+}
+
 absl::Status RailHistory::AwaitRecordsOf(uint64_t number) {
   // Of all that had begun before, whatever is awaited of them.
   return Await([&](int node) { return !HasRecordCome(number, node); }, call_number_ - 1);

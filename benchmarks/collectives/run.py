@@ -2,7 +2,7 @@
 
 ./bazelw run //benchmarks/collectives -- --quick
 ./bazelw run //benchmarks/collectives -- --out docs/benchmarks
-./bazelw run //benchmarks/collectives -- --ways gated,in-a-row --systems syncline-shm,openmpi --runs 5
+./bazelw run //benchmarks/collectives -- --ways in-a-row --systems syncline-shm,openmpi --runs 5
 ./bazelw run //benchmarks/collectives -- --changes
 ./bazelw run //benchmarks/collectives -- --hosts 2 --systems syncline-auto,openmpi-tcp,gloo,link
 """
