@@ -320,8 +320,11 @@ class DiagnosisMaker {
       return Late(told, report.timeout, missing_);
     }
     // Where ranks need not meet, it may have waited in an earlier one for those that this one lacks.
-    if (!report.ranks.empty() && std::includes(missing_.begin(), missing_.end(),
-                                               report.ranks.begin(), report.ranks.end())) {
+    const auto are_among = [](const std::vector<int>& ranks, const std::vector<int>& others) {
+      return std::includes(others.begin(), others.end(), ranks.begin(), ranks.end());
+    };
+    if (!report.ranks.empty() && are_among(report.ranks, missing_) &&
+        are_among(silent_, report.ranks)) {
       return Late(told, report.timeout, report.ranks);
     }
     Diagnosis reported = Reported(rank, report);

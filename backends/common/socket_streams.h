@@ -90,6 +90,7 @@ class SocketStreams {
 
   // Ends all waits, now and later, of this rank.
   void Abort();
+  bool is_aborted() const { return is_aborted_.load(); }
 
   // Whether a connection of `peer` was found to have ended.
   bool has_ended(int peer) const { return links_[peer].has_ended.load(); }

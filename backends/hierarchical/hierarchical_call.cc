@@ -123,6 +123,7 @@ absl::Status HierarchicalCall::CheckFingerprintsOfNodes() {
 absl::Status HierarchicalCall::CheckFingerprintsOfRanks() {
   const absl::Status have_come = history().AwaitRecords();
   if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
+  if (!have_come.ok() && transports_.rail->is_aborted()) return have_come;
   // A mismatch with those that have come explains more than that another has not.
   absl::Status mismatch;
   bool all_meet = true;

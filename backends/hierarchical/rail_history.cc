@@ -191,6 +191,8 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
   do {
     status = rail_.Await([&] { return has_news() || is_done(); }, call_->deadline,
                          [&] { SendAllRecords(); });
+    // A group that has failed says why, whatever this rank calls in it afterwards.
+    if (!status.ok() && rail_.is_aborted()) break;
     const absl::Status compared = CompareWhatHasCome(last);
     if (!compared.ok()) status = compared;
     // The end of a connection from which no more was awaited is for a later wait.

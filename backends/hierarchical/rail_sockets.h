@@ -90,6 +90,7 @@ class RailSockets {
   // Ends all waits, here and on the other members, by shutting the connections down. Thread-safe,
   // as are AwaitDelivery and AcknowledgeNow.
   void Abort();
+  bool is_aborted() const { return streams_.is_aborted(); }
 
  private:
   static absl::Status AcceptMembers(const backends::Listener& listener,
