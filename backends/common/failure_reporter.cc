@@ -319,7 +319,8 @@ class DiagnosisMaker {
     if (report.operation == failure_.operation && !missing_.empty()) {
       return Late(told, report.timeout, missing_);
     }
-    // Where ranks need not meet, it may have waited in an earlier one for those that this one lacks.
+    // Where ranks need not meet, it may have waited in an earlier one for those that this one
+    // lacks.
     const auto are_among = [](const std::vector<int>& ranks, const std::vector<int>& others) {
       return std::includes(others.begin(), others.end(), ranks.begin(), ranks.end());
     };
