@@ -108,6 +108,12 @@ class RunAheadTest : public testing::TestWithParam<Case> {
   const std::shared_ptr<Store> store_ = std::make_shared<HashStore>();
 };
 class ShmRunAheadTest : public RunAheadTest {};
+// On tcp a rank also hears of those whose data it does not take, and bytes bound what it gives.
+class TcpRunAheadTest : public RunAheadTest {};
+class TcpWithTwoRanksTest : public RunAheadTest {};
+class TcpWithThreeRanksTest : public RunAheadTest {};
+class TcpWithSeveralTakersTest : public RunAheadTest {};
+class SeveralTakersTest : public RunAheadTest {};
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param));
@@ -117,6 +123,20 @@ INSTANTIATE_TEST_SUITE_P(Sizes, RunAheadTest,
                          testing::Combine(testing::Values("shm", "tcp"), testing::Values(2, 3, 5)),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(Streams, RunAheadTest, testing::Values(Case("tcp_streams", 3)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpRunAheadTest,
+                         testing::Values(Case("tcp", 2), Case("tcp", 3), Case("tcp", 5),
+                                         Case("tcp_streams", 3)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithTwoRanksTest, testing::Values(Case("tcp", 2)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithThreeRanksTest,
+                         testing::Values(Case("tcp", 3), Case("tcp_streams", 3)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithSeveralTakersTest,
+                         testing::Values(Case("tcp", 3), Case("tcp", 5), Case("tcp_streams", 3)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, SeveralTakersTest,
+                         testing::Values(Case("shm", 3), Case("shm", 5), Case("tcp", 3),
+                                         Case("tcp", 5), Case("tcp_streams", 3)),
+                         NameOf);
 INSTANTIATE_TEST_SUITE_P(Sizes, ShmRunAheadTest,
                          testing::Combine(testing::Values("shm"), testing::Values(2, 3, 5)),
                          NameOf);
@@ -351,8 +371,7 @@ TEST_P(RunAheadTest, NothingIsLostOfWhatALeavingRankHasGivenToOneThatComesLater)
 }
 
 // The root waits before it would fill the kernel's buffers, and says for whom.
-TEST_P(RunAheadTest, AGiverOfManyBytesWaitsForARankThatDoesNotCome) {
-  if (is_shm()) GTEST_SKIP() << "its ring bounds them";
+TEST_P(TcpRunAheadTest, AGiverOfManyBytesWaitsForARankThatDoesNotCome) {
   const int size = this->size();
   Countdown failed(1);
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
@@ -375,9 +394,8 @@ TEST_P(RunAheadTest, AGiverOfManyBytesWaitsForARankThatDoesNotCome) {
 }
 
 // A rank that has given and is elsewhere since is not at fault, nor one that has left.
-TEST_P(RunAheadTest, OnlyTheRankThatHasNotGivenIsNamed) {
+TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatHasNotGivenIsNamed) {
   const int size = this->size();
-  if (is_shm() || size < 3) GTEST_SKIP();
   for (const bool leaves : {false, true}) {
     SCOPED_TRACE(leaves);
     const auto store = std::make_shared<HashStore>();
@@ -409,9 +427,8 @@ TEST_P(RunAheadTest, OnlyTheRankThatHasNotGivenIsNamed) {
 }
 
 // The last rank leaves without having given: it is named, not those that left after they gave.
-TEST_P(RunAheadTest, OnlyTheRankThatLeftTooEarlyIsNamed) {
+TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatLeftTooEarlyIsNamed) {
   const int size = this->size();
-  if (is_shm() || size < 3) GTEST_SKIP();
   Countdown gone(size - 1);
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
@@ -455,9 +472,8 @@ TEST_P(RunAheadTest, AGiverGoesAheadOfALargeCallToo) {
 }
 
 // Rank 2 does not come. It keeps rank 1 from nothing that rank 0 has room to give it.
-TEST_P(RunAheadTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
+TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
   const int size = this->size();
-  if (is_shm() || size < 3) GTEST_SKIP();
   Countdown failed(1);
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
@@ -481,8 +497,7 @@ TEST_P(RunAheadTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
 // Rank 1 comes after rank 0 has given both, so it never sleeps, and goes to its receive having told
 // nobody. With small buffers rank 0 may give only if rank 1 is there; but not where it gives
 // nothing.
-TEST_P(RunAheadTest, ARankWaitsForNoWordOfACallWithoutData) {
-  if (is_shm() || size() > 2) GTEST_SKIP();
+TEST_P(TcpWithTwoRanksTest, ARankWaitsForNoWordOfACallWithoutData) {
   setenv("SYNCLINE_SOCKET_BUFFER", "16384", 1);
   const auto statuses = RunRanks(2, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
@@ -501,8 +516,7 @@ TEST_P(RunAheadTest, ARankWaitsForNoWordOfACallWithoutData) {
 
 // Rank 2 meets in a call in which rank 0 does not, and rank 1, which is elsewhere, has told nobody
 // of the call before.
-TEST_P(RunAheadTest, ARankThatMeetsHearsOfAGiverThoughAnotherIsSilent) {
-  if (is_shm() || size() != 3) GTEST_SKIP();
+TEST_P(TcpWithThreeRanksTest, ARankThatMeetsHearsOfAGiverThoughAnotherIsSilent) {
   Countdown given(1), ended(1);
   const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
@@ -525,8 +539,7 @@ TEST_P(RunAheadTest, ARankThatMeetsHearsOfAGiverThoughAnotherIsSilent) {
 }
 
 // Rank 2 gives to another root, and goes elsewhere.
-TEST_P(RunAheadTest, ARootHearsOfAGiverToAnotherRoot) {
-  if (is_shm() || size() != 3) GTEST_SKIP() << "on shm a root looks at the givers alone";
+TEST_P(TcpWithThreeRanksTest, ARootHearsOfAGiverToAnotherRoot) {
   Countdown given(1), ended(1);
   const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
@@ -590,9 +603,8 @@ TEST_P(RunAheadTest, AGiverAndARankThatMeetsQuoteEachOther) {
 }
 
 // Rank 1 waits for a root that never comes; what ends its wait is the call of rank 0.
-TEST_P(RunAheadTest, ATakerThatWaitsHearsOfAnotherCall) {
+TEST_P(TcpWithSeveralTakersTest, ATakerThatWaitsHearsOfAnotherCall) {
   const int size = this->size();
-  if (is_shm() || size < 3) GTEST_SKIP() << "a taker compares with the root alone";
   Countdown failed(2);
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(rank));
@@ -612,9 +624,8 @@ TEST_P(RunAheadTest, ATakerThatWaitsHearsOfAnotherCall) {
 
 // Rank 2 calls something else, of which rank 1 may hear in the call in which it takes the root's
 // elements: then its tensor is as it was.
-TEST_P(RunAheadTest, ACallThatFailsLeavesTheTensor) {
+TEST_P(SeveralTakersTest, ACallThatFailsLeavesTheTensor) {
   const int size = this->size();
-  if (size < 3) return;
   for (int round = 0; round < 5; ++round) {
     const auto store = std::make_shared<HashStore>();
     RunRanks(size, [&](int rank) -> absl::Status {
