@@ -15,7 +15,6 @@
 #include "backends/hierarchical/bandwidth_algorithms.h"
 #include "backends/hierarchical/latency_algorithms.h"
 #include "backends/hierarchical/thresholds.h"
-#include "backends/shm/shm_backend.h"
 #include "backends/tcp/thresholds.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
@@ -133,7 +132,9 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   node.size = static_cast<int>(local_ranks.size());
   node.check_peers = [this] { return CheckPeers(); };
   // What this host tells others of its ranks' calls rests on a comparison that has taken place.
-  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeShm(node, backends::Comparison::kAtOnce));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto shm, shm::MakeNode(node, backends::Comparison::kAtOnce,
+                              {local_ranks, [this](int rank) { tcp_->Ring(topology_.local_ranks()[rank]); }}));
   absl::MutexLock lock(&mutex_);
   shm_ = std::move(shm);
   if (has_lost_peer_) shm_->Abort(NetworkError("a rank was lost"));
@@ -215,15 +216,26 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
 absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
                                                const CallContext& context, int gone_before) {
   if (IsInterrupted(status)) return status;
-  if (KindOf(status) == ErrorKind::kTimeout) return TimeoutOf(context);
   // Shared memory and the rails may notice a death before tcp does. This rank is about to close
-  // tcp's connections, after which tcp could no longer tell whose end was the first.
-  AwaitPeerGone(gone_before);
-  // Another rank has given up a moment before this one would have, and closed its connections.
+  // tcp's connections, after which tcp could no longer tell whose end was the first. Another rank's
+  // time may have been up, too, in another call.
+  if (!context.deadline.Expired()) AwaitPeerGone(gone_before);
+  // Another rank may have given up a moment before this one would have, and closed its connections.
   if (context.deadline.Expired()) return TimeoutOf(context);
   // A rail alone has broken.
   if (gone_count() == gone_before && rail_ != nullptr && !rail_->ended().ok()) {
     return rail_->ended();
+  }
+  return NetworkError("the connections were closed");
+}
+
+absl::Status HierarchicalBackend::ToMessageError(const absl::Status& status,
+                                                 const CallContext& context, int gone_before) {
+  if (status.ok() || IsInterrupted(status) || IsMismatchOfMessages(status)) return status;
+  if (!context.deadline.Expired()) AwaitPeerGone(gone_before);
+  if (context.deadline.Expired()) {
+    return TimeoutError(
+        absl::StrCat("not complete after ", absl::FormatDuration(context.deadline.timeout())));
   }
   return NetworkError("the connections were closed");
 }
@@ -266,13 +278,62 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   const auto who_is_awaited = [&] { return history_->WhoIsAwaited(); };
   const TcpBackend::AwaitedNow awaited_now = who_is_awaited;
   const absl::Status status = tcp_->Execute(context, run, may_go_ahead ? &awaited_now : nullptr);
-  if (!status.ok()) {
-    // The group has failed: other ranks may still wait for this one in shared memory.
-    absl::MutexLock lock(&mutex_);
-    AbortShmAndRail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status)
-                                          : status);
-  }
+  if (!status.ok()) EndNodeAndRail(status);
   return status;
+}
+
+// The group has failed: other ranks may still wait for this one in shared memory.
+void HierarchicalBackend::EndNodeAndRail(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  AbortShmAndRail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status)
+                                        : status);
+}
+
+absl::Status HierarchicalBackend::RunMessage(const CallContext& context,
+                                             absl::Span<const int> awaited,
+                                             absl::FunctionRef<absl::Status()> body) {
+  const absl::Status status = tcp_->ExecuteMessage(context, awaited, body);
+  if (!status.ok()) EndNodeAndRail(status);
+  return status;
+}
+
+absl::Status HierarchicalBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
+  TellOfCalls();
+  if (!IsInNode(dst)) return tcp_->Send(tensor, dst, context);
+  const int gone_before = gone_count();
+  return RunMessage(context, {dst}, [&] {
+    return ToMessageError(shm_->Send(tensor, topology_.local_rank_of[dst], context), context,
+                          gone_before);
+  });
+}
+
+absl::StatusOr<int> HierarchicalBackend::Recv(const Tensor& tensor, int src,
+                                              const CallContext& context) {
+  TellOfCalls();
+  if (src == kAnySource && shm_ != nullptr) return RecvFromAny(tensor, context);
+  if (src == kAnySource || !IsInNode(src)) return tcp_->Recv(tensor, src, context);
+  const int gone_before = gone_count();
+  SYNCLINE_RETURN_IF_ERROR(RunMessage(context, {src}, [&] {
+    return ToMessageError(shm_->Recv(tensor, topology_.local_rank_of[src], context).status(),
+                          context, gone_before);
+  }));
+  return src;
+}
+
+absl::StatusOr<int> HierarchicalBackend::RecvFromAny(const Tensor& tensor,
+                                                     const CallContext& context) {
+  const int gone_before = gone_count();
+  int sender = kAnySource;
+  SYNCLINE_RETURN_IF_ERROR(RunMessage(context, tcp_->others(), [&]() -> absl::Status {
+    const auto in_node = shm_->Post(static_cast<int>(context.collective->tag));
+    SYNCLINE_ASSIGN_OR_RETURN(sender, tcp_->RecvUnlessTwin(tensor, context, *in_node));
+    if (sender != kAnySource) return absl::OkStatus();
+    const absl::StatusOr<int> local = shm_->Complete(*in_node, tensor, context);
+    if (!local.ok()) return ToMessageError(local.status(), context, gone_before);
+    sender = topology_.local_ranks()[*local];
+    return absl::OkStatus();
+  }));
+  return sender;
 }
 
 absl::Status HierarchicalBackend::RunAlgorithm(

@@ -21,6 +21,7 @@
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/thresholds.h"
 #include "backends/hierarchical/topology.h"
+#include "backends/shm/shm_backend.h"
 #include "backends/tcp/tcp_backend.h"
 #include "syncline/backend.h"
 
@@ -64,16 +65,10 @@ class HierarchicalBackend final : public backends::TypedBackend {
                         const CallContext& context) override;
   absl::Status Barrier(const CallContext& context) override;
 
-  // Those of backend tcp, also between ranks of one node: a receive from any rank can wait in one
-  // place only.
-  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
-    TellOfCalls();
-    return tcp_->Send(tensor, dst, context);
-  }
-  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
-    TellOfCalls();
-    return tcp_->Recv(tensor, src, context);
-  }
+  // Between ranks of one node through shared memory. A receive from any rank is posted there and in
+  // tcp, where its thread sleeps.
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override;
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override;
 
   void Abort(const absl::Status& cause) override;
 
@@ -107,10 +102,21 @@ class HierarchicalBackend final : public backends::TypedBackend {
   using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, TcpBackend::Operation&)>;
   absl::Status Execute(const CallContext& context, Body body);
 
+  bool IsInNode(int rank) const { return topology_.node_of[rank] == topology_.node; }
+  // Runs a send or receive that needs the ranks `awaited`.
+  absl::Status RunMessage(const CallContext& context, absl::Span<const int> awaited,
+                          absl::FunctionRef<absl::Status()> body);
+  absl::StatusOr<int> RecvFromAny(const Tensor& tensor, const CallContext& context);
+  // An operation has failed with the error of its rank: ends what waits beside tcp.
+  void EndNodeAndRail(const absl::Status& status);
+
   // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
   // their members. So this leaves tcp to find out which ranks are at fault.
   absl::Status ToGroupError(const absl::Status& status, const CallContext& context,
                             int gone_before);
+  // The same of a message within the node.
+  absl::Status ToMessageError(const absl::Status& status, const CallContext& context,
+                              int gone_before);
 
   // Before this rank does something that may take long: others may wait to hear which collectives
   // it has been in. If one is under way, that tells them itself.
@@ -140,7 +146,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;  // What is beside tcp.
   // shm_ is null if this rank is alone on its node, rail_ if it is on no rail. Both are set under
   // mutex_ while joining, when the watch of tcp_ already runs, and constant afterwards.
-  std::shared_ptr<Backend> shm_;
+  std::shared_ptr<shm::NodeBackend> shm_;
   std::unique_ptr<RailSockets> rail_;
   std::unique_ptr<RailHistory> history_;  // Of the rail.
   std::unique_ptr<TcpBackend> tcp_;  // The last member: its watch uses the others until it ends.

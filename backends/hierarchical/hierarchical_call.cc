@@ -5,10 +5,14 @@
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
 #include "syncline/check.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::hierarchical {
 namespace {
+
+// Of messages within the node that are steps of a collective. Users' tags are not negative.
+constexpr int kPartsTag = -1;
 
 // For the steps within the node. It counts from its first wait, and a copy from its own.
 const Deadline& SharedDeadline(const Transports& transports, const CallContext& context) {
@@ -17,6 +21,14 @@ const Deadline& SharedDeadline(const Transports& transports, const CallContext& 
 }
 
 }  // namespace
+
+// The operations of messages name the ranks that called them.
+bool IsMismatchOfMessages(const absl::Status& status) {
+  if (KindOf(status) != ErrorKind::kMismatch) return false;
+  const auto origin = OriginOf(status);
+  return origin.has_value() && !origin->operations.empty() &&
+         origin->operations[0].rank != ErrorOrigin::Operation::kNoRank;
+}
 
 // The exchange is one of a single rank: it only builds the record and compares others with it.
 HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
@@ -30,7 +42,8 @@ HierarchicalCall::HierarchicalCall(const Transports& transports, const CallConte
 }
 
 absl::Status HierarchicalCall::RecordMismatch(const absl::Status& status) {
-  if (!status.ok() && KindOf(status) == ErrorKind::kMismatch) has_mismatch_ = true;
+  const bool is_mismatch = KindOf(status) == ErrorKind::kMismatch;
+  if (is_mismatch && !IsMismatchOfMessages(status)) has_mismatch_ = true;
   return status;
 }
 
@@ -79,12 +92,12 @@ absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tens
   if (topology().local_rank != root) {
     if (own.numel() == 0) return absl::OkStatus();
     return RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::Send(own, root), local_context_).status());
+        RunAndWait(*transports_.shm, Collective::Send(own, root, kPartsTag), local_context_).status());
   }
   for (int from = 0; from < static_cast<int>(parts.size()); ++from) {
     if (from == root || parts[from].numel() == 0) continue;
     SYNCLINE_RETURN_IF_ERROR(RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::Recv(parts[from], from), local_context_)
+        RunAndWait(*transports_.shm, Collective::Recv(parts[from], from, kPartsTag), local_context_)
             .status()));
   }
   return absl::OkStatus();

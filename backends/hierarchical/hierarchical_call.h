@@ -32,6 +32,9 @@ struct Transports {
   bool may_go_ahead;
 };
 
+// Whether a MismatchError, of shared memory, is about a send and the receive that it does not fit.
+bool IsMismatchOfMessages(const absl::Status& status);
+
 // Ranks see as follows that all of them have made the same call. Each step within the node compares
 // the calls of the node's ranks, as every operation of backend shm does. Then each rank on a rail
 // sends its node's fingerprint to the other nodes, ahead of the data: SendFingerprint. Before it

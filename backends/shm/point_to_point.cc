@@ -38,18 +38,46 @@ class ScopedMessage {
 
 }  // namespace
 
-PointToPoint::PointToPoint(ShmGroup& group)
+class PointToPoint::OpenReceive final : public backends::TwinReceive {
+ public:
+  OpenReceive(PointToPoint& owner, int tag) : owner_(owner), posted_{kAnySource, tag, this} {
+    owner_.PostUnlessMatched(posted_);
+  }
+  ~OpenReceive() override { owner_.Withdraw(posted_); }
+
+  bool HasMatched() override { return owner_.HasMatch(posted_); }
+
+  void BeginSleep() override {
+    // Before the thread counts as a sleeper: see NotifyOfMessage.
+    own().sleeps_elsewhere.fetch_add(1);
+    owner_.group_.waiter().BeginSleep(own().message_event);
+  }
+  void EndSleep() override {
+    owner_.group_.waiter().EndSleep(own().message_event);
+    own().sleeps_elsewhere.fetch_sub(1);
+  }
+
+  PostedReceive& posted() { return posted_; }
+
+ private:
+  RankRegion& own() const { return owner_.layout_.region(owner_.rank()); }
+
+  PointToPoint& owner_;
+  PostedReceive posted_;
+};
+
+PointToPoint::PointToPoint(ShmGroup& group, NodeOptions node)
     : group_(group),
+      node_(std::move(node)),
       layout_(group.layout()),
       next_slots_(layout_.size()),
       rendezvous_peers_(layout_.sizes().rendezvous_buffers, -1),
       sources_(layout_.size()) {}
 
-absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
+absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext& call) {
   const WaitContext context = {call, call.deadline};
   const ScopedMessage scope(call, layout_.region(rank()));
   base::EventCount& own_event = layout_.region(rank()).message_event;
-  const int dst = call.collective->peer;
   const size_t bytes = tensor.nbytes();
   MessageSlot* claimed = TryClaimSlot(dst, bytes);
   if (claimed == nullptr) {
@@ -83,7 +111,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   }
   // Pairs with the acquire load in HasIncomingFrom: the receiver sees all fields and the data.
   slot.state.store(MessageSlot::kPosted, std::memory_order_release);
-  group_.waiter().Notify(layout_.region(dst).message_event);
+  NotifyOfMessage(dst);
   PrefetchToWrite(&after_next);
   // The same for the data, of which the receiver of an earlier message has the lines.
   const size_t fetched = next_payload == nullptr ? 0 : std::min(bytes, kPrefetchedPayloadBytes);
@@ -103,16 +131,32 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& call) {
   return SendRendezvous(tensor, dst, slot, context);
 }
 
-absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& call) {
-  const WaitContext context = {call, call.deadline};
+absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, int source, const CallContext& call) {
   const ScopedMessage scope(call, layout_.region(rank()));
-  PostedReceive mine = {call.collective->peer, static_cast<int>(call.collective->tag)};
-  SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, context));
-  // Relaxed: AwaitMatch has loaded it with acquire, or set it on this thread.
+  PostedReceive mine = {source, static_cast<int>(call.collective->tag)};
+  SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, {call, call.deadline}));
+  return TakeMatched(mine, tensor, call);
+}
+
+std::unique_ptr<backends::TwinReceive> PointToPoint::Post(int tag) {
+  return std::make_unique<OpenReceive>(*this, tag);
+}
+
+absl::StatusOr<int> PointToPoint::Complete(backends::TwinReceive& receive, const Tensor& tensor,
+                                           const CallContext& call) {
+  const ScopedMessage scope(call, layout_.region(rank()));
+  return TakeMatched(static_cast<OpenReceive&>(receive).posted(), tensor, call);
+}
+
+absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor& tensor,
+                                              const CallContext& call) {
+  const WaitContext context = {call, call.deadline};
+  // Relaxed: whoever has seen the match has loaded it with acquire, or set it on this thread.
   MessageSlot& slot = *mine.slot.load(std::memory_order_relaxed);
   if (slot.count != tensor.numel() || slot.dtype != static_cast<uint16_t>(tensor.dtype())) {
+    const int self = NameOf(rank());
     return group_.failure_cell().Fail(
-        backends::CheckFits(CallOf(slot, rank()), mine.sender, context.Describe(), rank()));
+        backends::CheckFits(CallOf(slot, self), NameOf(mine.sender), context.Describe(), self));
   }
   const size_t bytes = tensor.nbytes();
   const bool is_inline = bytes <= kInlineMaxBytes;
@@ -206,29 +250,38 @@ bool PointToPoint::TryTakeNext(PostedReceive& mine) {
 }
 
 absl::Status PointToPoint::AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context) {
-  {
-    base::BiasedMutexLock lock(&match_mutex_);
-    Match(mine.source);
-    if (MatchUnexpected(mine)) return absl::OkStatus();
-    posted_receives_.push_back(&mine);
-  }
+  if (PostUnlessMatched(mine)) return absl::OkStatus();
+  base::EventCount& own_event = layout_.region(rank()).message_event;
+  const absl::Status status = group_.waiter().AwaitMessage(own_event, mine.source, context,
+                                                           [&] { return HasMatch(mine); });
+  if (!status.ok()) Withdraw(mine);
+  return status;
+}
+
+bool PointToPoint::PostUnlessMatched(PostedReceive& mine) {
+  base::BiasedMutexLock lock(&match_mutex_);
+  Match(mine.source);
+  if (MatchUnexpected(mine)) return true;
+  posted_receives_.push_back(&mine);
+  return false;
+}
+
+bool PointToPoint::HasMatch(PostedReceive& mine) {
   // Pairs with the release store in MatchFrom, on the thread that matched.
   const auto has_slot = [&] { return mine.slot.load(std::memory_order_acquire) != nullptr; };
-  base::EventCount& own_event = layout_.region(rank()).message_event;
-  const absl::Status status = group_.waiter().AwaitMessage(own_event, mine.source, context, [&] {
-    if (has_slot()) return true;
-    if (!HasIncoming(mine.source)) return false;
-    base::BiasedMutexLock lock(&match_mutex_);
-    if (has_slot() || TryTakeNext(mine)) return true;
-    Match(mine.source);
-    return has_slot();
-  });
-  if (status.ok()) return status;
-  // Other threads may not match it any more: it is about to leave the stack.
+  if (has_slot()) return true;
+  if (!HasIncoming(mine.source)) return false;
+  base::BiasedMutexLock lock(&match_mutex_);
+  if (has_slot() || TryTakeNext(mine)) return true;
+  Match(mine.source);
+  return has_slot();
+}
+
+// Other threads may not match it any more: it is about to end.
+void PointToPoint::Withdraw(PostedReceive& mine) {
   base::BiasedMutexLock lock(&match_mutex_);
   posted_receives_.erase(std::remove(posted_receives_.begin(), posted_receives_.end(), &mine),
                          posted_receives_.end());
-  return status;
 }
 
 bool PointToPoint::HasAnyIncoming() const {
@@ -249,7 +302,7 @@ void PointToPoint::MatchFrom(int source) {
     MessageSlot& slot = TakeIncoming(source);
     const auto matches = [&](const PostedReceive* it) {
       return it->tag == slot.tag.load(std::memory_order_relaxed) &&
-             (it->source == kAnySource || it->source == source);
+             (it->source == kAnySource || it->source == source) && it->Claim();
     };
     const auto it = std::find_if(posted_receives_.begin(), posted_receives_.end(), matches);
     if (it == posted_receives_.end()) {
@@ -266,7 +319,7 @@ void PointToPoint::MatchFrom(int source) {
     receive.sender = source;
     // Pairs with the acquire load in AwaitMatchSlowly. The receive may leave the stack at once.
     receive.slot.store(&slot, std::memory_order_release);
-    group_.waiter().Notify(layout_.region(rank()).message_event);
+    NotifyOfMessage(rank());
   }
 }
 
@@ -284,7 +337,7 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
     mine.sender = source;
     oldest = it;
   }
-  if (mine.sender < 0) return false;
+  if (mine.sender < 0 || !mine.Claim()) return false;
   mine.slot.store(oldest->slot, std::memory_order_relaxed);  // Read by this thread alone.
   sources_[mine.sender].unexpected.erase(oldest);
   return true;

@@ -7,13 +7,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backends/common/twin_receive.h"
 #include "backends/shm/adaptive_copier.h"
 #include "backends/shm/segment_layout.h"
+#include "backends/shm/shm_backend.h"
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
@@ -40,26 +43,40 @@ namespace syncline::shm {
 // message that comes before its receive waits in the unexpected-message queue of its sender, and a
 // receive that comes before its message is a posted receive.
 //
+// A message is sent on behalf of a call of the group, or of the larger group of which this one is a
+// node (NodeOptions): `call` has that one's ranks, and a message of error too.
+//
 // Thread-safe, with the restrictions on sends and receives of Backend. Borrows the group.
 class PointToPoint {
  public:
-  explicit PointToPoint(ShmGroup& group);
+  // `node` is empty if the group is no node of a larger one.
+  PointToPoint(ShmGroup& group, NodeOptions node);
 
   // Both fail with the errors of Waiter::Await.
-  absl::Status Send(const Tensor& tensor, const CallContext& call);
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& call);
 
   // Returns the rank that sent. A MismatchError, which fails the group, if the message does not fit
   // the tensor.
-  absl::StatusOr<int> Recv(const Tensor& tensor, const CallContext& call);
+  absl::StatusOr<int> Recv(const Tensor& tensor, int source, const CallContext& call);
+
+  // Those of NodeBackend.
+  std::unique_ptr<backends::TwinReceive> Post(int tag);
+  absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
+                               const CallContext& call);
 
  private:
-  // A receive that waits for its message. On the stack of Recv.
+  class OpenReceive;
+
+  // A receive that waits for its message. On the stack of Recv, or in an OpenReceive.
   struct PostedReceive {
     int source;
     int tag;
+    backends::TwinReceive* twin = nullptr;  // Which must be claimed before a match.
     // Set once, by the thread that matches it. `sender` is written before.
     std::atomic<MessageSlot*> slot{nullptr};
     int sender = -1;
+
+    bool Claim() const { return twin == nullptr || twin->Claim(); }
   };
   struct UnexpectedMessage {
     MessageSlot* slot;
@@ -74,6 +91,20 @@ class PointToPoint {
   };
 
   int rank() const { return group_.rank(); }
+  // The rank as errors name it.
+  int NameOf(int local_rank) const {
+    return node_.ranks.empty() ? local_rank : node_.ranks[local_rank];
+  }
+
+  // A message to `rank` has been posted, or one of this rank's receives has been matched.
+  void NotifyOfMessage(int rank) const {
+    RankRegion& region = layout_.region(rank);
+    if (!group_.waiter().Notify(region.message_event)) return;
+    // Orders the next load after that of `sleepers`, before which the sleeper has stored it.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    const bool sleeps_elsewhere = region.sleeps_elsewhere.load(std::memory_order_relaxed) != 0;
+    if (sleeps_elsewhere && node_.ring != nullptr) node_.ring(rank);
+  }
 
   // Claims a slot for a message to `dst`, and an eager payload buffer for `bytes` if one is free.
   // Null if all slots are in use.
@@ -114,6 +145,14 @@ class PointToPoint {
     return AwaitMatchSlowly(mine, context);
   }
   absl::Status AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context);
+  // Posts `mine`, unless there is a message for it. Returns whether there is one.
+  bool PostUnlessMatched(PostedReceive& mine);
+  // Looks whether `mine`, which is posted, has a message.
+  bool HasMatch(PostedReceive& mine);
+  void Withdraw(PostedReceive& mine);
+  // Takes the message with which `mine` has been matched.
+  absl::StatusOr<int> TakeMatched(PostedReceive& mine, const Tensor& tensor,
+                                  const CallContext& call);
   // Matches what has come from `source`, or from any rank for kAnySource, with the posted receives
   // in the order of their calls. The rest joins the unexpected-message queues.
   void Match(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
@@ -149,6 +188,7 @@ class PointToPoint {
   }
 
   ShmGroup& group_;
+  const NodeOptions node_;
   const SegmentLayout& layout_;
 
   // Guards what this rank sends with.

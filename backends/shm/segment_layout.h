@@ -190,6 +190,8 @@ struct RankRegion {
   // they can read its memory; 0 if they shall not. Valid once it has joined. See CrossMemory.
   uint64_t nonce_address, nonce;
   char leave_reason[512];
+  // Threads of the owner that sleep, also, where only a bell wakes them: see NodeBackend.
+  std::atomic<uint32_t> sleeps_elsewhere;
 
   // Collectives up to this have ended here: the owner reads no data that others have staged for
   // them. progress_event is notified after changes of this and the next.

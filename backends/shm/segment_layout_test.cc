@@ -68,6 +68,7 @@ TEST(SegmentLayoutTest, TheFieldsAreWhereTheDocumentSays) {  // docs/internals/s
   EXPECT_EQ(offsetof(RankRegion, needs_fence), 3792u);
   EXPECT_EQ(offsetof(RankRegion, nonce_address), 3928u);
   EXPECT_EQ(offsetof(RankRegion, leave_reason), 3944u);
+  EXPECT_EQ(offsetof(RankRegion, sleeps_elsewhere), 4456u);
   EXPECT_EQ(offsetof(RankRegion, collectives_finished), 4480u);
   EXPECT_EQ(offsetof(RankRegion, collectives_settled), 4608u);
   EXPECT_EQ(offsetof(RankRegion, agreements), 4616u);

@@ -33,15 +33,15 @@ namespace {
 
 // One rank's part in a group. Thread-safe as Backend asks for. Owns the segment and all that works
 // on it.
-class ShmBackend final : public backends::TypedBackend {
+class ShmBackend final : public NodeBackend {
  public:
   ShmBackend(tensor::Segment segment, backends::PeerTable peers, backends::PeerProcesses processes,
-             backends::Comparison comparison, CmaPolicy cma)
-      : backends::TypedBackend(peers.rank(), peers.size()),
+             backends::Comparison comparison, CmaPolicy cma, NodeOptions node)
+      : NodeBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
         group_(segment_.data(), std::move(peers), std::move(processes), cma),
         collectives_(group_, comparison == backends::Comparison::kAtOnce),
-        point_to_point_(group_) {}
+        point_to_point_(group_, std::move(node)) {}
 
   ~ShmBackend() override { Abort(BackendError("the backend was destroyed")); }
 
@@ -115,12 +115,21 @@ class ShmBackend final : public backends::TypedBackend {
     return RunCollective([&] { return collectives_.Barrier(context); });
   }
 
-  absl::Status Send(const Tensor& tensor, int, const CallContext& context) override {
-    return RunMessage([&] { return point_to_point_.Send(tensor, context); });
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override {
+    return RunMessage([&] { return point_to_point_.Send(tensor, dst, context); });
   }
 
-  absl::StatusOr<int> Recv(const Tensor& tensor, int, const CallContext& context) override {
-    return RunMessage([&] { return point_to_point_.Recv(tensor, context); });
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override {
+    return RunMessage([&] { return point_to_point_.Recv(tensor, src, context); });
+  }
+
+  std::unique_ptr<backends::TwinReceive> Post(int tag) override {
+    return point_to_point_.Post(tag);
+  }
+
+  absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
+                               const CallContext& context) override {
+    return RunMessage([&] { return point_to_point_.Complete(receive, tensor, context); });
   }
 
   // Fails the group if a call of this rank is in flight, since its peers may wait for the rest of
@@ -274,6 +283,12 @@ const BackendRegistry::Registration kShm("shm",
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
                                                  backends::Comparison comparison) {
+  return MakeNode(config, comparison, {});
+}
+
+absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& config,
+                                                      backends::Comparison comparison,
+                                                      NodeOptions options) {
   const std::string mark(1, backends::MarkOf(comparison));
   absl::StatusOr<std::unique_ptr<backends::FdServer>> server;
   absl::StatusOr<tensor::Segment> segment = absl::UnavailableError("rank 0 has it");
@@ -301,7 +316,8 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
   auto backend = std::make_shared<ShmBackend>(*std::move(segment), std::move(peers),
-                                              std::move(processes), comparison, *cma);
+                                              std::move(processes), comparison, *cma,
+                                              std::move(options));
   if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;

@@ -2,11 +2,17 @@
 #ifndef SYNCLINE_BACKENDS_SHM_SHM_BACKEND_H_
 #define SYNCLINE_BACKENDS_SHM_SHM_BACKEND_H_
 
+#include <functional>
 #include <memory>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/comparison.h"
+#include "backends/common/twin_receive.h"
+#include "backends/common/typed_backend.h"
 #include "syncline/backend.h"
+#include "syncline/tensor.h"
 
 namespace syncline::shm {
 
@@ -14,6 +20,39 @@ namespace syncline::shm {
 // not the same on all of them; other errors are those of a BackendRegistry's factory.
 absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
                                                  backends::Comparison comparison);
+
+// Backend shm over the ranks of one node, as a part of a group that has more ranks: those are the
+// node's local ranks here. Its collectives are those of Backend.
+class NodeBackend : public backends::TypedBackend {
+ public:
+  using backends::TypedBackend::TypedBackend;
+
+  // To and from a local rank, on behalf of a call of the whole group: `context` is that one's, and
+  // a MismatchError quotes calls of the group. Recv returns a local rank. Other errors may name
+  // local ranks.
+  absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override = 0;
+  absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override = 0;
+
+  // Posts a receive from any rank of the group among those of the node. If a rank of the node sends
+  // while its thread sleeps, NodeOptions::ring wakes it.
+  virtual std::unique_ptr<backends::TwinReceive> Post(int tag) = 0;
+  // Takes the message of a receive of Post that has matched, and returns the local rank that sent
+  // it. Errors are Recv's.
+  virtual absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
+                                       const CallContext& context) = 0;
+};
+
+struct NodeOptions {
+  std::vector<int> ranks;  // In the whole group, by local rank.
+  // Wakes the threads of local rank `rank`, which may be this one, that sleep in another transport.
+  // Must not take a lock that is held while a TwinReceive is asked.
+  std::function<void(int rank)> ring;
+};
+
+// Makes one rank of a node, as MakeShm. `config` has local ranks.
+absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& config,
+                                                      backends::Comparison comparison,
+                                                      NodeOptions options);
 
 }  // namespace syncline::shm
 

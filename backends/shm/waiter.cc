@@ -75,13 +75,17 @@ void Waiter::Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) con
   event.sleepers.fetch_add(1);
   // Read before the last look: a notification after it changes the epoch, and FUTEX_WAIT returns.
   const uint32_t epoch = event.epoch.load();
-  // Runs a full barrier on the cores of all ranks. A Notify whose load of `sleepers` came before it
-  // has its store before it too, so `ready` sees that; a later one sees `sleepers`.
-  if (has_membarrier_) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
+  // A Notify whose load of `sleepers` came before this barrier has its store before it too, so
+  // `ready` sees that; a later one sees `sleepers`.
+  FenceAll();
   if (!ready() && !failure_.has_failed()) {
     base::SleepWhileEpochIs(event, epoch, kPeerCheckInterval);
   }
   event.sleepers.fetch_sub(1);
+}
+
+void Waiter::FenceAll() const {
+  if (has_membarrier_) Membarrier(MEMBARRIER_CMD_GLOBAL_EXPEDITED);
 }
 
 absl::Status Waiter::InterruptedRankError() const {

@@ -83,16 +83,27 @@ class Waiter {
   // sleeps. Either the waiter's last look at its condition must see the change, or this load must
   // see `sleepers`, which needs a full barrier between the store and the load on both sides. The
   // waiter issues both, with membarrier(2), before its last look: see Sleep. Where a rank's kernel
-  // has none, each side fences for itself.
-  void Notify(base::EventCount& event) const {
+  // has none, each side fences for itself. Returns whether somebody may have been asleep.
+  bool Notify(base::EventCount& event) const {
     // Keeps the compiler from moving the caller's store below the load; the processor is stopped
     // from it by the waiter's membarrier.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // The addition of nothing is a sequentially consistent load that orders earlier stores too.
     const uint32_t sleepers =
         needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_relaxed);
-    if (sleepers != 0) base::WakeAll(event);
+    if (sleepers == 0) return false;
+    base::WakeAll(event);
+    return true;
   }
+
+  // For a thread that looks at a condition of its own while it sleeps elsewhere than here: from
+  // BeginSleep to EndSleep it counts as a sleeper at `event`. What was stored before a Notify that
+  // does not see it is there for loads after BeginSleep.
+  void BeginSleep(base::EventCount& event) const {
+    event.sleepers.fetch_add(1);
+    FenceAll();
+  }
+  void EndSleep(base::EventCount& event) const { event.sleepers.fetch_sub(1); }
 
  private:
   static void Relax() {
@@ -114,6 +125,8 @@ class Waiter {
   }
   absl::Status AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                            absl::FunctionRef<bool()> ready);
+  // Runs a full barrier on the cores of all ranks, where the kernel can.
+  void FenceAll() const;
   // Sleeps until a notification, or for kPeerCheckInterval, unless `ready`.
   void Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const;
   // What the others get when this rank was interrupted.

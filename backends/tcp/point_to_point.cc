@@ -23,7 +23,7 @@ namespace {
 
 using backends::Moved;
 
-constexpr uint32_t kMagic = 0x53595033;  // "SYP3".
+constexpr uint32_t kMagic = 0x53595034;  // "SYP4".
 constexpr size_t kMaxReason = 255;
 constexpr char kNoMessage[] =
     "what is not a message of this protocol: do all ranks run the same version of Syncline?";
@@ -33,6 +33,22 @@ constexpr int kMaxBursts = 64;
 
 // What a message takes of kEagerWindow: a short one takes more memory than it has elements.
 size_t CostOf(size_t bytes) { return std::max<size_t>(bytes, 512); }
+
+// Tells the twin of a receive, if there is one, while its thread sleeps.
+class ScopedSleep {
+ public:
+  explicit ScopedSleep(backends::TwinReceive* twin) : twin_(twin) {
+    if (twin_ != nullptr) twin_->BeginSleep();
+  }
+  ~ScopedSleep() {
+    if (twin_ != nullptr) twin_->EndSleep();
+  }
+  ScopedSleep(const ScopedSleep&) = delete;
+  ScopedSleep& operator=(const ScopedSleep&) = delete;
+
+ private:
+  backends::TwinReceive* const twin_;
+};
 
 }  // namespace
 
@@ -93,11 +109,13 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
       context.deadline);
 }
 
-absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context) {
+absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context,
+                                       backends::TwinReceive* twin) {
   absl::MutexLock lock(&mutex_);
   PostedReceive receive{
       context.collective->peer, context.collective->tag, static_cast<uint32_t>(tensor.dtype()),
       tensor.numel(),           tensor.data(),           tensor.nbytes()};
+  receive.twin = twin;
   bool is_complete = false;
   const absl::Cleanup remove = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     posted_.remove(&receive);
@@ -122,7 +140,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
   MoveAll();
   // A message that an earlier receive could have taken is no longer here.
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
-  if (found != unexpected_.end()) {
+  if (found != unexpected_.end() && receive.Claim()) {
     receive.message = std::move(*found);
     receive.is_matched = true;
     --unexpected_of_[receive.message.src];
@@ -133,7 +151,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
   }
   SYNCLINE_RETURN_IF_ERROR(Await(
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
-        if (receive.is_matched) return true;
+        if (receive.is_matched || (twin != nullptr && twin->HasMatched())) return true;
         if (receive.src != kAnySource) {
           if (links_[receive.src]->state != Link::State::kOpen) {
             return Gone(peers_.Describe(receive.src));
@@ -145,7 +163,11 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
         }
         return NetworkError("all other ranks have left");
       },
-      context.deadline));
+      context.deadline, twin));
+  if (!receive.is_matched) {
+    is_complete = true;
+    return kAnySource;
+  }
   const Header& header = receive.message.header;
   const int src = receive.message.src;
   backends::CallDescription sent{OpKind::kSend, header.sequence, static_cast<DType>(header.dtype),
@@ -179,7 +201,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
 }
 
 absl::Status PointToPoint::Await(absl::FunctionRef<absl::StatusOr<bool>()> is_done,
-                                 const Deadline& deadline) {
+                                 const Deadline& deadline, backends::TwinReceive* twin) {
   while (true) {
     const bool has_moved = MoveAll();
     if (has_moved) spin_.Restart();
@@ -202,10 +224,17 @@ absl::Status PointToPoint::Await(absl::FunctionRef<absl::StatusOr<bool>()> is_do
           absl::StrCat("not complete after ", absl::FormatDuration(deadline.timeout())));
     }
     const absl::Duration slice = std::min(deadline.Remaining(), kInterruptInterval);
-    if (is_polling_) {
-      changed_.WaitWithTimeout(&mutex_, slice);
-    } else {
-      SleepInPoll(slice);
+    {
+      const ScopedSleep sleep(twin);
+      if (twin != nullptr) {
+        SYNCLINE_ASSIGN_OR_RETURN(const bool has_come, is_done());
+        if (has_come) return absl::OkStatus();
+      }
+      if (is_polling_) {
+        changed_.WaitWithTimeout(&mutex_, slice);
+      } else {
+        SleepInPoll(slice);
+      }
     }
     mutex_.Unlock();
     base::StallWatch::Look();
@@ -350,6 +379,9 @@ bool PointToPoint::HandleHeader(int peer) {
     case Kind::kLeave:
       if (bytes > kMaxReason) return false;
       break;
+    case Kind::kBell:
+      if (bytes != 0) return false;
+      break;
     default:
       return false;
   }
@@ -405,6 +437,9 @@ bool PointToPoint::HandleBody(int peer) {
       concerns_others_ = true;
       link.reason.assign(reinterpret_cast<const char*>(link.body.data()), link.body.size());
       return true;
+    case Kind::kBell:
+      concerns_others_ = true;
+      return true;
   }
   return false;
 }
@@ -422,7 +457,8 @@ PointToPoint::PostedReceive* PointToPoint::FindReceiver(int peer, const Header& 
     const bool fits = receive->dtype == header.dtype && receive->count == header.count;
     const bool is_whole = header.bytes == receive->bytes;
     const bool is_first = header.bytes < receive->bytes;
-    return fits && (header.kind == Kind::kEager ? is_whole : is_first) ? receive : nullptr;
+    if (!fits || !(header.kind == Kind::kEager ? is_whole : is_first)) return nullptr;
+    if (receive->Claim()) return receive;
   }
   return nullptr;
 }
@@ -462,6 +498,7 @@ bool PointToPoint::Deliver(Message message) {
     PostedReceive& receive = **posted;
     if (receive.tag != message.header.tag) continue;
     if (receive.src != kAnySource && receive.src != message.src) continue;
+    if (!receive.Claim()) continue;
     receive.message = std::move(message);
     receive.is_matched = true;
     NoteFor(receive.waiter);
@@ -507,6 +544,16 @@ absl::Status PointToPoint::Gone(const std::string& peer) {
 
 void PointToPoint::Wake() const {
   if (wake_.valid()) eventfd_write(wake_.get(), 1);
+}
+
+// If the connection takes no more now, there is something for the peer to read, which wakes it too.
+void PointToPoint::Ring(int peer) {
+  if (peer == rank_) return Wake();
+  Header bell = {};
+  bell.magic = kMagic;
+  bell.kind = Kind::kBell;
+  absl::MutexLock lock(&mutex_);
+  SendFrame(peer, bell, nullptr);
 }
 
 void PointToPoint::ReadAll() {

@@ -25,6 +25,7 @@
 #include "backends/common/byte_queue.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/socket_spin.h"
+#include "backends/common/twin_receive.h"
 #include "core/base/unique_fd.h"
 #include "core/tls/stream.h"
 #include "syncline/backend.h"
@@ -55,8 +56,13 @@ class PointToPoint {
 
   absl::Status Send(const Tensor& tensor, const CallContext& context);
 
-  // Returns the rank that sent. A MismatchError if what it sends does not fit.
-  absl::StatusOr<int> Recv(const Tensor& tensor, const CallContext& context);
+  // Returns the rank that sent. A MismatchError if what it sends does not fit. With `twin`, returns
+  // kAnySource if that has got a message instead.
+  absl::StatusOr<int> Recv(const Tensor& tensor, const CallContext& context,
+                           backends::TwinReceive* twin = nullptr);
+
+  // Wakes what sleeps in a receive of `peer` which has a twin; of this rank, without a lock.
+  void Ring(int peer);
 
   // For the watch: reads what has come on all connections, without a wait.
   void ReadAll();
@@ -78,7 +84,7 @@ class PointToPoint {
   void Close();
 
  private:
-  enum class Kind : uint32_t { kEager = 1, kRequest, kGrant, kElements, kCredit, kLeave };
+  enum class Kind : uint32_t { kEager = 1, kRequest, kGrant, kElements, kCredit, kLeave, kBell };
   struct Header {
     uint32_t magic;
     Kind kind;
@@ -112,6 +118,9 @@ class PointToPoint {
     bool is_direct = false;
     bool is_granted = false;  // The rest of a request may come.
     bool has_arrived = false;
+    backends::TwinReceive* twin = nullptr;  // Which must be claimed before a match.
+
+    bool Claim() const { return twin == nullptr || twin->Claim(); }
   };
   struct PendingSend {
     int dst;
@@ -142,8 +151,8 @@ class PointToPoint {
   };
   using Id = std::pair<int, uint64_t>;  // The peer, and its number of a Send.
 
-  absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> is_done, const Deadline& deadline)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> is_done, const Deadline& deadline,
+                     backends::TwinReceive* twin = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SleepInPoll(absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MoveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Read(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -15,6 +15,7 @@
 #include "backends/common/message_backend.h"
 #include "backends/common/message_collectives.h"
 #include "backends/common/scratch_arena.h"
+#include "backends/common/twin_receive.h"
 #include "backends/tcp/collective_sockets.h"
 #include "backends/tcp/tcp_connections.h"
 #include "syncline/backend.h"
@@ -82,6 +83,23 @@ class TcpBackend final : public backends::MessageBackend {
   using AwaitedNow = backends::Lifecycle::AwaitedNow;
   absl::Status Execute(const CallContext& context, Body body,
                        const AwaitedNow* awaited_now = nullptr);
+
+  // Runs `body` as the send or receive of `context`, which needs the ranks `awaited`. If it fails,
+  // as Execute. Thread-safe.
+  absl::Status ExecuteMessage(const CallContext& context, absl::Span<const int> awaited,
+                              absl::FunctionRef<absl::Status()> body) {
+    return lifecycle_.Run({context, awaited}, body);
+  }
+  // For the body of a receive from any rank: returns the rank whose message has come over the
+  // connections, or kAnySource if one has come to the twin.
+  absl::StatusOr<int> RecvUnlessTwin(const Tensor& tensor, const CallContext& context,
+                                     backends::TwinReceive& twin) {
+    return connections_->point_to_point().Recv(tensor, context, &twin);
+  }
+  // Wakes a receive of `rank`, which may be this one, that sleeps in RecvUnlessTwin.
+  void Ring(int rank) { connections_->point_to_point().Ring(rank); }
+  // All ranks except this one.
+  const std::vector<int>& others() const { return others_; }
 
   // The peers whose connection has broken without a leave message. Then the group has failed.
   // Thread-safe.

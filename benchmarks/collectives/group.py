@@ -55,8 +55,10 @@ class Placement:
         return self.ranks > len(self.cores)
 
     def core_of(self, rank: int) -> int | None:
-        """The only core that this rank may use; None if it may use all."""
-        return self.cores[rank] if self.bound and not self.oversubscribed else None
+        """The only core that this rank may use; None if it may use all, or all of its host."""
+        if self.hosts is not None or not self.bound or self.oversubscribed:
+            return None
+        return self.cores[rank]
 
 
 def _prepare_child(core: int | None) -> None:

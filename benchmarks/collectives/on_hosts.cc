@@ -4,11 +4,14 @@
 //                                            with the standard input. 0 megabits: no limit.
 //   on_hosts enter ADDRESS PROGRAM ...       Runs a program on a host, which is named by its
 //                                            address too, as mpirun's daemons find each other by
-//                                            names. $ON_HOSTS is that line.
+//                                            names. $ON_HOSTS is that line. The program has the
+//                                            host's cores alone, as hosts share none, if there are
+//                                            enough.
 //   on_hosts agent ADDRESS COMMAND ...       The same with a shell's command, as ssh has it.
 #include <sched.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,13 +46,25 @@ int Make(int count, int megabits) {
   return 0;
 }
 
+// Of the machine's cores those of host number `host` of `count`. Not of those of this process: mpirun
+// starts its daemons on other hosts from the first.
+void UseCoresOfHost(size_t host, size_t count) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const auto online = static_cast<size_t>(sysconf(_SC_NPROCESSORS_ONLN));
+  for (size_t core = host; core < online && online >= count; core += count) CPU_SET(core, &cores);
+  sched_setaffinity(0, sizeof(cores), &cores);  // No cores: an error, and nothing changes.
+}
+
 int Enter(const std::string& address, std::vector<char*> command) {
   const char* const hosts = std::getenv("ON_HOSTS");
   if (hosts == nullptr) return Fail("ON_HOSTS is not set");
-  for (const absl::string_view host : absl::StrSplit(hosts, ' ')) {
-    const std::vector<std::string> parts = absl::StrSplit(host, absl::MaxSplits('=', 1));
+  const std::vector<std::string> all = absl::StrSplit(hosts, ' ');
+  for (size_t host = 0; host < all.size(); ++host) {
+    const std::vector<std::string> parts = absl::StrSplit(all[host], absl::MaxSplits('=', 1));
     if (parts.size() != 2 || parts[0] != address) continue;
     EnterHost(parts[1]);
+    UseCoresOfHost(host, all.size());
     if (unshare(CLONE_NEWUTS) != 0 || sethostname(address.data(), address.size()) != 0) {
       return Fail(absl::StrCat("cannot name a host: ", std::strerror(errno)));
     }
