@@ -67,6 +67,11 @@ void FingerprintExchange::Merge(const FingerprintRecord& received) {
   if (record_.even != received.even) record_.flags |= kUneven;
 }
 
+void FingerprintExchange::SetEvenCount(int64_t count) {
+  record_.even = count;
+  if (count < 0) record_.flags |= kUneven;
+}
+
 void FingerprintExchange::Reject() { record_.flags |= kDisagree; }
 
 bool FingerprintExchange::agreed() const { return (record_.flags & kDisagree) == 0; }

@@ -66,6 +66,10 @@ class FingerprintExchange {
   const FingerprintRecord& record() const { return record_; }
   void Merge(const FingerprintRecord& received);
 
+  // Replaces FingerprintRecord::even, where one rank speaks for several. Requires that no round has
+  // begun.
+  void SetEvenCount(int64_t count);
+
   // Makes all ranks find that they do not agree, for a reason that the records do not show.
   // Requires that no round has begun.
   void Reject();

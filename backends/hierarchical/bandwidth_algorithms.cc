@@ -202,7 +202,7 @@ absl::Status BandwidthReduce(HierarchicalCall& call, const Tensor& tensor, Reduc
       is_root ? ChunkedReduction::Elements::kMayChange : ChunkedReduction::Elements::kStay;
   SYNCLINE_RETURN_IF_ERROR(ChunkedReduction(call, tensor, op, root_node)
                                .Run(elements, [&](const auto& parts, const Tensor& own) {
-                                 return is_root_node ? call.Gather(parts, own, root_local)
+                                 return is_root_node ? call.GatherUneven(parts, own, root_local)
                                                      : absl::OkStatus();
                                }));
   // Ranks on no rail have not heard yet whether the nodes made the same call. A barrier within the
@@ -389,6 +389,54 @@ absl::Status BandwidthScatter(HierarchicalCall& call, const Tensor& output,
     call.Receive(root_node, output);
   }
   return call.AwaitAll();
+}
+
+namespace {
+
+// The tensors by rank, empty for the ranks of this node, whose data tcp does not move.
+std::vector<Tensor> OfOtherNodes(const Topology& topology, absl::Span<const Tensor> tensors) {
+  std::vector<Tensor> others(tensors.begin(), tensors.end());
+  for (const int rank : tensors.empty() ? std::vector<int>() : topology.local_ranks()) {
+    others[rank] = others[rank].Slice(0, 0);
+  }
+  return others;
+}
+
+// The tensors by local rank; none if there are none.
+std::vector<Tensor> OfThisNode(const Topology& topology, absl::Span<const Tensor> tensors) {
+  std::vector<Tensor> own;
+  for (const int rank : tensors.empty() ? std::vector<int>() : topology.local_ranks()) {
+    own.push_back(tensors[rank]);
+  }
+  return own;
+}
+
+}  // namespace
+
+absl::Status PairwiseGather(HierarchicalCall& call, backends::MessageCollectives& between,
+                            absl::Span<const Tensor> outputs, const Tensor& input, int root) {
+  const Topology& topology = call.topology();
+  if (topology.node_of[root] != topology.node) return between.Gather({}, input, root);
+  SYNCLINE_RETURN_IF_ERROR(
+      call.Gather(OfThisNode(topology, outputs), input, topology.local_rank_of[root]));
+  return between.Gather(OfOtherNodes(topology, outputs), input.Slice(0, 0), root);
+}
+
+absl::Status PairwiseScatter(HierarchicalCall& call, backends::MessageCollectives& between,
+                             const Tensor& output, absl::Span<const Tensor> inputs, int root) {
+  const Topology& topology = call.topology();
+  if (topology.node_of[root] != topology.node) return between.Scatter(output, {}, root);
+  SYNCLINE_RETURN_IF_ERROR(
+      between.Scatter(output.Slice(0, 0), OfOtherNodes(topology, inputs), root));
+  return call.Scatter(output, OfThisNode(topology, inputs), topology.local_rank_of[root]);
+}
+
+absl::Status PairwiseAllToAll(HierarchicalCall& call, backends::MessageCollectives& between,
+                              absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs) {
+  const Topology& topology = call.topology();
+  SYNCLINE_RETURN_IF_ERROR(
+      call.AllToAll(OfThisNode(topology, outputs), OfThisNode(topology, inputs)));
+  return between.AllToAll(OfOtherNodes(topology, outputs), OfOtherNodes(topology, inputs));
 }
 
 }  // namespace syncline::hierarchical

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "backends/common/message_collectives.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
@@ -26,6 +27,15 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
 // Requires that the topology is even.
 absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
                                     absl::Span<const Tensor> inputs, ReduceOp op);
+
+// For ranks that know that their calls go together. Data between the nodes go from rank to rank over
+// `between`, as they are needed by one rank only; within a node shared memory moves them.
+absl::Status PairwiseGather(HierarchicalCall& call, backends::MessageCollectives& between,
+                            absl::Span<const Tensor> outputs, const Tensor& input, int root);
+absl::Status PairwiseScatter(HierarchicalCall& call, backends::MessageCollectives& between,
+                             const Tensor& output, absl::Span<const Tensor> inputs, int root);
+absl::Status PairwiseAllToAll(HierarchicalCall& call, backends::MessageCollectives& between,
+                              absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs);
 
 // Require that each node has one rank, and that the tensors of all ranks have one size. Ranks send
 // their data behind their records, and receive it where it belongs once the records agree.

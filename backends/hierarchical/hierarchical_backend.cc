@@ -30,22 +30,6 @@ size_t TotalBytes(absl::Span<const Tensor> tensors) {
   return bytes;
 }
 
-// Whether all tensors of all ranks have one size: their largest and their smallest are equal.
-absl::StatusOr<bool> HaveOneSize(HierarchicalCall& steps, absl::Span<const Tensor> outputs,
-                                 absl::Span<const Tensor> inputs) {
-  int64_t most = 0, least = std::numeric_limits<int64_t>::max();
-  for (const auto& list : {inputs, outputs}) {
-    for (const Tensor& tensor : list) {
-      most = std::max(most, tensor.numel());
-      least = std::min(least, tensor.numel());
-    }
-  }
-  int64_t bounds[] = {most, -least};  // Negated, so that one maximum serves both.
-  SYNCLINE_RETURN_IF_ERROR(
-      LatencyAllReduce(steps, Tensor(bounds, DType::kInt64, {2}), ReduceOp::kMax));
-  return bounds[0] == -bounds[1];
-}
-
 }  // namespace
 
 // Backend tcp comes first: from then on the death of a rank ends every wait, also those for the
@@ -342,13 +326,13 @@ absl::Status HierarchicalBackend::RunAlgorithm(
                  [&](HierarchicalCall& steps, TcpBackend::Operation&) { return algorithm(steps); });
 }
 
-absl::Status HierarchicalBackend::RunOverTcp(const CallContext& context,
-                                             MessageAlgorithm algorithm) {
+absl::Status HierarchicalBackend::RunPairwise(const CallContext& context,
+                                              PairwiseAlgorithm algorithm) {
   return Execute(context,
                  [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
                    SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(steps, Tensor(), ReduceOp::kSum));
                    backends::MessageCollectives collectives = operation.collectives();
-                   return algorithm(collectives);
+                   return algorithm(steps, collectives);
                  });
 }
 
@@ -389,7 +373,7 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
                                                 const CallContext& context) {
   const bool is_small = TotalBytes(inputs) <= latency_max_bytes_;
   if (!is_small && !topology_.is_even()) {
-    return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
+    return RunPairwise(context, [&](auto&, auto& collectives) {
       return collectives.ReduceScatter(output, inputs, op);
     });
   }
@@ -401,27 +385,35 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  if (is_each_alone()) {
+  if (IsSmall(input)) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-      return input.nbytes() <= latency_max_bytes_ ? LatencyGather(steps, outputs, input, root)
-                                                  : BandwidthGather(steps, outputs, input, root);
+      return LatencyGather(steps, outputs, input, root);
     });
   }
-  return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
-    return collectives.Gather(outputs, input, root);
+  if (is_each_alone()) {
+    return RunAlgorithm(context, [&](HierarchicalCall& steps) {
+      return BandwidthGather(steps, outputs, input, root);
+    });
+  }
+  return RunPairwise(context, [&](auto& steps, auto& collectives) {
+    return PairwiseGather(steps, collectives, outputs, input, root);
   });
 }
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
-  if (is_each_alone()) {
+  if (IsSmall(output)) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-      return output.nbytes() <= latency_max_bytes_ ? LatencyScatter(steps, output, inputs, root)
-                                                   : BandwidthScatter(steps, output, inputs, root);
+      return LatencyScatter(steps, output, inputs, root);
     });
   }
-  return RunOverTcp(context, [&](backends::MessageCollectives& collectives) {
-    return collectives.Scatter(output, inputs, root);
+  if (is_each_alone()) {
+    return RunAlgorithm(context, [&](HierarchicalCall& steps) {
+      return BandwidthScatter(steps, output, inputs, root);
+    });
+  }
+  return RunPairwise(context, [&](auto& steps, auto& collectives) {
+    return PairwiseScatter(steps, collectives, output, inputs, root);
   });
 }
 
@@ -429,21 +421,19 @@ absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const
 absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                                            absl::Span<const Tensor> inputs,
                                            const CallContext& context) {
-  return Execute(
-      context, [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
-        bool fits;
-        if (is_each_alone()) {
-          SYNCLINE_ASSIGN_OR_RETURN(const bool is_done,
-                                    LatencyAllToAll(steps, outputs, inputs, latency_max_bytes_));
-          if (is_done) return absl::OkStatus();
-          fits = steps.all_even();
-        } else {
-          SYNCLINE_ASSIGN_OR_RETURN(fits, HaveOneSize(steps, outputs, inputs));
-        }
-        // Otherwise backend tcp compares the sizes pair by pair.
-        if (!fits) SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
-        return operation.collectives().AllToAll(outputs, inputs);
-      });
+  return Execute(context,
+                 [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
+                   SYNCLINE_ASSIGN_OR_RETURN(
+                       const Exchanged exchanged,
+                       LatencyAllToAll(steps, outputs, inputs, kLatencyMaxBytesAlone));
+                   if (exchanged == Exchanged::kAll) return absl::OkStatus();
+                   // Backend tcp compares the sizes pair by pair.
+                   if (exchanged == Exchanged::kNotEven) {
+                     SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
+                   }
+                   backends::MessageCollectives collectives = operation.collectives();
+                   return PairwiseAllToAll(steps, collectives, outputs, inputs);
+                 });
 }
 
 absl::Status HierarchicalBackend::Barrier(const CallContext& context) {

@@ -85,6 +85,11 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
   bool is_each_alone() const { return topology_.max_local_size == 1; }
   bool MayGoAhead(const Collective& call) const;
+  // Of a gather or scatter, by the part of one rank: a leader handles those of all.
+  bool IsSmall(const Tensor& part) const {
+    const size_t parts = is_each_alone() ? 1 : topology_.node_of.size();
+    return part.nbytes() * parts <= latency_max_bytes_;
+  }
 
   absl::Status JoinTcp(const BackendConfig& config);
   // While joining, after JoinTcp: a NetworkError that names who has died.
@@ -96,9 +101,11 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
   absl::Status RunAlgorithm(const CallContext& context,
                             absl::FunctionRef<absl::Status(HierarchicalCall&)> algorithm);
-  // Compares the ranks' calls, then runs an algorithm over tcp's connections.
-  using MessageAlgorithm = absl::FunctionRef<absl::Status(backends::MessageCollectives&)>;
-  absl::Status RunOverTcp(const CallContext& context, MessageAlgorithm algorithm);
+  // Compares the ranks' calls, then runs an algorithm in which each rank uses its connections of
+  // tcp's to others.
+  using PairwiseAlgorithm =
+      absl::FunctionRef<absl::Status(HierarchicalCall&, backends::MessageCollectives&)>;
+  absl::Status RunPairwise(const CallContext& context, PairwiseAlgorithm algorithm);
   using Body = absl::FunctionRef<absl::Status(HierarchicalCall&, TcpBackend::Operation&)>;
   absl::Status Execute(const CallContext& context, Body body);
 

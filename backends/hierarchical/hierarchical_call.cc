@@ -41,7 +41,8 @@ HierarchicalCall::HierarchicalCall(const Transports& transports, const CallConte
   transports_.arena.Reset();
 }
 
-absl::Status HierarchicalCall::RecordMismatch(const absl::Status& status) {
+absl::Status HierarchicalCall::RunInNode(const Collective& collective) {
+  const absl::Status status = RunAndWait(*transports_.shm, collective, local_context_).status();
   const bool is_mismatch = KindOf(status) == ErrorKind::kMismatch;
   if (is_mismatch && !IsMismatchOfMessages(status)) has_mismatch_ = true;
   return status;
@@ -50,55 +51,68 @@ absl::Status HierarchicalCall::RecordMismatch(const absl::Status& status) {
 // A rank that is alone on its node has no steps within it, except the copies that they would make.
 absl::Status HierarchicalCall::Broadcast(const Tensor& tensor, int root) {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(
-      RunAndWait(*transports_.shm, Collective::Broadcast(tensor, root), local_context_).status());
+  return RunInNode(Collective::Broadcast(tensor, root));
+}
+
+absl::Status HierarchicalCall::AllReduce(const Tensor& tensor, ReduceOp op) {
+  if (transports_.shm == nullptr) return absl::OkStatus();
+  return RunInNode(Collective::AllReduce(tensor, op));
 }
 
 absl::Status HierarchicalCall::Reduce(const Tensor& tensor, ReduceOp op, int root) {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(
-      RunAndWait(*transports_.shm, Collective::Reduce(tensor, op, root), local_context_).status());
+  return RunInNode(Collective::Reduce(tensor, op, root));
 }
 
 absl::Status HierarchicalCall::AllGather(absl::Span<const Tensor> outputs, const Tensor& input) {
-  if (transports_.shm != nullptr) {
-    return RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::AllGather(outputs, input), local_context_)
-            .status());
-  }
+  if (transports_.shm != nullptr) return RunInNode(Collective::AllGather(outputs, input));
   backends::CopyElements(input, outputs[0]);
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
+                                      int root) {
+  if (transports_.shm != nullptr) return RunInNode(Collective::Gather(outputs, input, root));
+  backends::CopyElements(input, outputs[0]);
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
+                                       int root) {
+  if (transports_.shm != nullptr) return RunInNode(Collective::Scatter(output, inputs, root));
+  backends::CopyElements(inputs[0], output);
   return absl::OkStatus();
 }
 
 absl::Status HierarchicalCall::ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                              ReduceOp op) {
-  if (transports_.shm != nullptr) {
-    return RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::ReduceScatter(output, inputs, op), local_context_)
-            .status());
-  }
+  if (transports_.shm != nullptr) return RunInNode(Collective::ReduceScatter(output, inputs, op));
   backends::CopyElements(inputs[0], output);
+  return absl::OkStatus();
+}
+
+absl::Status HierarchicalCall::AllToAll(absl::Span<const Tensor> outputs,
+                                        absl::Span<const Tensor> inputs) {
+  if (transports_.shm != nullptr) return RunInNode(Collective::AllToAll(outputs, inputs));
+  backends::CopyElements(inputs[0], outputs[0]);
   return absl::OkStatus();
 }
 
 absl::Status HierarchicalCall::Barrier() {
   if (transports_.shm == nullptr) return absl::OkStatus();
-  return RecordMismatch(
-      RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status());
+  return RunInNode(Collective::Barrier());
 }
 
 // By messages, not as shm's gather, whose parts all have one size.
-absl::Status HierarchicalCall::Gather(absl::Span<const Tensor> parts, const Tensor& own, int root) {
+absl::Status HierarchicalCall::GatherUneven(absl::Span<const Tensor> parts, const Tensor& own,
+                                            int root) {
   if (topology().local_rank != root) {
     if (own.numel() == 0) return absl::OkStatus();
-    return RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::Send(own, root, kPartsTag), local_context_).status());
+    return RunInNode(Collective::Send(own, root, kPartsTag));
   }
   for (int from = 0; from < static_cast<int>(parts.size()); ++from) {
     if (from == root || parts[from].numel() == 0) continue;
-    SYNCLINE_RETURN_IF_ERROR(RecordMismatch(
-        RunAndWait(*transports_.shm, Collective::Recv(parts[from], from, kPartsTag), local_context_)
-            .status()));
+    SYNCLINE_RETURN_IF_ERROR(RunInNode(Collective::Recv(parts[from], from, kPartsTag)));
   }
   return absl::OkStatus();
 }

@@ -62,24 +62,30 @@ class HierarchicalCall {
   // Within the node: the operations of Backend, where ranks are local ranks. All ranks of the node
   // must call them, in the same order.
   absl::Status Broadcast(const Tensor& tensor, int root);
+  absl::Status AllReduce(const Tensor& tensor, ReduceOp op);
   absl::Status Reduce(const Tensor& tensor, ReduceOp op, int root);
   absl::Status AllGather(absl::Span<const Tensor> outputs, const Tensor& input);
+  absl::Status Gather(absl::Span<const Tensor> outputs, const Tensor& input, int root);
+  absl::Status Scatter(const Tensor& output, absl::Span<const Tensor> inputs, int root);
   absl::Status ReduceScatter(const Tensor& output, absl::Span<const Tensor> inputs, ReduceOp op);
+  absl::Status AllToAll(absl::Span<const Tensor> outputs, absl::Span<const Tensor> inputs);
   absl::Status Barrier();
-  // Copies the own part of local rank r to parts[r] of local rank `root`. The root's own part must
-  // be there already. Ranks with empty parts are not waited for.
-  absl::Status Gather(absl::Span<const Tensor> parts, const Tensor& own, int root);
+  // Copies the own part of local rank r to parts[r] of local rank `root`. The parts need not have
+  // one size. The root's own part must be there already. Ranks with empty parts are not waited for.
+  absl::Status GatherUneven(absl::Span<const Tensor> parts, const Tensor& own, int root);
 
   // Between the nodes, on this rank's rail, where ranks are nodes; requires is_on_rail().
   // SendFingerprint comes first, once. Sends and receives move when something is awaited.
   absl::Status SendFingerprint();
   absl::Status CheckFingerprints();
-  // Of all_to_all: the elements of each part that a node's leader sends and expects, as it says; -1
-  // if they differ. That of this node is known after SendFingerprint, the others, and whether all
-  // are one, after CheckFingerprints.
+  // Of all_to_all: the elements of each part that a node's ranks send and expect, as its leader
+  // says; -1 if they differ. That of this node is what this rank knows of itself, until its leader
+  // has said more, before SendFingerprint. The others, and whether all are one, are known after
+  // CheckFingerprints.
   int64_t even_count(int node) const {
-    return (node == topology().node ? history().own() : history().of(node)).even;
+    return node == topology().node ? exchange_.record().even : history().of(node).even;
   }
+  void SetEvenCount(int64_t count) { exchange_.SetEvenCount(count); }
   bool all_even() const { return exchange_.all_even(); }
   void Send(int to, const Tensor& tensor);
   void SendToAll(const Tensor& tensor);
@@ -126,8 +132,8 @@ class HierarchicalCall {
   absl::Status CheckFingerprintsOfNodes();
   absl::Status CheckFingerprintsOfRanks();
   absl::Status DifferentCalls();
-  // Notes whether a step within the node has found a mismatch; returns its status.
-  absl::Status RecordMismatch(const absl::Status& status);
+  // A step within the node, which has other ranks. Notes whether it has found a mismatch.
+  absl::Status RunInNode(const Collective& collective);
   int node_count() const { return topology().node_count(); }
   RailHistory& history() const { return *transports_.history; }
 

@@ -1,9 +1,11 @@
 #include "backends/hierarchical/latency_algorithms.h"
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
+#include "absl/functional/function_ref.h"
 #include "backends/common/tensor_steps.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/status.h"
@@ -124,6 +126,83 @@ absl::Status ScatterAhead(HierarchicalCall& call, const Tensor& output,
   return absl::OkStatus();
 }
 
+// Parts of one size, one of each rank, in one tensor of the arena: in the order of the nodes and
+// local ranks.
+class PackedParts {
+ public:
+  PackedParts(HierarchicalCall& call, DType dtype, int64_t count)
+      : topology_(call.topology()),
+        count_(count),
+        whole_(call.arena().Allocate(dtype, count * call.topology().size())) {}
+
+  const Tensor& whole() const { return whole_; }
+
+  // The parts of the ranks of a node, together and by local rank.
+  Tensor OfNode(int node) const {
+    return whole_.Slice(FirstOf(node) * count_,
+                        static_cast<int64_t>(topology_.nodes[node].size()) * count_);
+  }
+  std::vector<Tensor> OfRanks(int node) const {
+    std::vector<Tensor> parts;
+    for (const int rank : topology_.nodes[node]) parts.push_back(OfRank(rank));
+    return parts;
+  }
+  Tensor OfRank(int rank) const {
+    const int64_t index = FirstOf(topology_.node_of[rank]) + topology_.local_rank_of[rank];
+    return whole_.Slice(index * count_, count_);
+  }
+
+  // From and to tensors by rank.
+  void CopyFrom(absl::Span<const Tensor> tensors) const {
+    for (size_t rank = 0; rank < tensors.size(); ++rank) {
+      backends::CopyElements(tensors[rank], OfRank(static_cast<int>(rank)));
+    }
+  }
+  void CopyTo(absl::Span<const Tensor> tensors) const {
+    for (size_t rank = 0; rank < tensors.size(); ++rank) {
+      backends::CopyElements(OfRank(static_cast<int>(rank)), tensors[rank]);
+    }
+  }
+
+ private:
+  // How many ranks the nodes before have.
+  int64_t FirstOf(int node) const {
+    size_t first = 0;
+    for (int before = 0; before < node; ++before) first += topology_.nodes[before].size();
+    return static_cast<int64_t>(first);
+  }
+
+  const Topology& topology_;
+  const int64_t count_;
+  const Tensor whole_;
+};
+
+// The number of elements of each part of each rank of this node, if all have one; else -1.
+absl::StatusOr<int64_t> EvenCountOfNode(HierarchicalCall& call) {
+  const int64_t own = call.even_count(call.topology().node);
+  int64_t bounds[] = {own, -own};  // Negated, so that one maximum serves both.
+  SYNCLINE_RETURN_IF_ERROR(call.AllReduce(Tensor(bounds, DType::kInt64, {2}), ReduceOp::kMax));
+  return bounds[0] == -bounds[1] ? own : -1;
+}
+
+// For leaders, in an all_to_all: checks the records, and takes the parts of nodes that send them at
+// once. By node, from each rank there to each rank here.
+absl::StatusOr<std::vector<Tensor>> TakeParts(HierarchicalCall& call, DType dtype,
+                                              absl::FunctionRef<bool(int node)> sends_at_once) {
+  const Topology& topology = call.topology();
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  std::vector<Tensor> parts(topology.node_count());
+  for (int node = 0; node < topology.node_count(); ++node) {
+    if (node == topology.node || !sends_at_once(node)) continue;
+    const size_t pairs = topology.nodes[node].size() * topology.local_ranks().size();
+    parts[node] =
+        call.arena().Allocate(dtype, static_cast<int64_t>(pairs) * call.even_count(node));
+    call.Receive(node, parts[node]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  return parts;
+}
+
 }  // namespace
 
 // Every node's first step is one within the node, also where there is nothing to copy yet: it
@@ -233,7 +312,8 @@ absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
 absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
                            const Tensor& input, int root) {
   const Topology& topology = call.topology();
-  const int root_node = topology.node_of[root];
+  const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
+  const bool is_root_node = topology.node == root_node;
   if (call.may_go_ahead()) {
     std::vector<Tensor> parts;
     SYNCLINE_RETURN_IF_ERROR(GatherAhead(call, input, root_node, parts));
@@ -242,82 +322,123 @@ absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outp
     }
     return absl::OkStatus();
   }
-  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
-  if (topology.node != root_node) {
-    call.Send(root_node, input);
+  // Not in the outputs, which another call's elements must not reach.
+  const PackedParts all(call, input.dtype(), input.numel());
+  SYNCLINE_RETURN_IF_ERROR(
+      call.Gather(call.is_leader() ? all.OfRanks(topology.node) : std::vector<Tensor>(), input, 0));
+  if (call.is_leader()) {
+    SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+    for (int node = 0; node < topology.node_count() && is_root_node; ++node) {
+      if (node != root_node) call.Receive(node, all.OfNode(node));
+    }
+    if (!is_root_node) call.Send(root_node, all.OfNode(topology.node));
     SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
-    return call.AwaitAll();
+    SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
   }
-  // Not to the outputs, which another call's elements must not reach; so in the next ones.
-  std::vector<Tensor> received(topology.node_count());
-  for (int node = 0; node < topology.node_count(); ++node) {
-    if (node == root_node) continue;
-    received[node] = call.arena().Allocate(input.dtype(), input.numel());
-    call.Receive(node, received[node]);
-  }
-  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
-  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
-  received[root_node] = input;
-  for (int node = 0; node < topology.node_count(); ++node) {
-    backends::CopyElements(received[node], outputs[topology.nodes[node][0]]);
-  }
+  // The last step within the node, which takes them to a root that is not the leader.
+  const bool is_for_another = is_root_node && root_local != 0;
+  SYNCLINE_RETURN_IF_ERROR(is_for_another ? call.Broadcast(all.whole(), 0) : call.Barrier());
+  if (!outputs.empty()) all.CopyTo(outputs);
   return absl::OkStatus();
 }
 
 absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
                             absl::Span<const Tensor> inputs, int root) {
   const Topology& topology = call.topology();
-  const int root_node = topology.node_of[root];
+  const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
+  const bool is_root_node = topology.node == root_node;
   if (call.may_go_ahead()) return ScatterAhead(call, output, inputs, root);
-  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
-  Tensor own;
-  if (topology.node == root_node) {
-    for (int distance = 1; distance < topology.node_count(); ++distance) {
+  const PackedParts all(call, output.dtype(), output.numel());
+  if (!inputs.empty()) all.CopyFrom(inputs);
+  const bool is_of_another = is_root_node && root_local != 0;
+  SYNCLINE_RETURN_IF_ERROR(is_of_another ? call.Broadcast(all.whole(), root_local)
+                                         : call.Barrier());
+  if (call.is_leader()) {
+    SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+    for (int distance = 1; distance < topology.node_count() && is_root_node; ++distance) {
       const int node = topology.NodeAt(distance);
-      call.Send(node, inputs[topology.nodes[node][0]]);
+      call.Send(node, all.OfNode(node));
     }
-    own = inputs[root];
-  } else {
-    own = call.arena().Allocate(output.dtype(), output.numel());
-    call.Receive(root_node, own);
+    if (!is_root_node) call.Receive(root_node, all.OfNode(topology.node));
+    SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+    SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
   }
-  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
-  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
-  backends::CopyElements(own, output);
-  return absl::OkStatus();
+  return call.Scatter(
+      output, call.is_leader() ? all.OfRanks(topology.node) : std::vector<Tensor>(), 0);
 }
 
-absl::StatusOr<bool> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
-                                     absl::Span<const Tensor> inputs, size_t most) {
+// First the parts of each node's ranks go to its leader, with which it says whether all have one
+// size, and what it learns comes back with the parts of the others.
+absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                                          absl::Span<const Tensor> inputs, size_t most) {
   const Topology& topology = call.topology();
   const DType dtype = inputs[0].dtype();
   const auto most_of_part =
-      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.node_count()));
-  // A rank whose own parts have one size sends them behind its record, which tells that size.
+      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.size()));
+  // A node whose parts all have one size sends them behind its record, which tells that size.
   const auto sends_at_once = [&](int node) {
     return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
   };
-  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
-  if (sends_at_once(topology.node)) {
+  SYNCLINE_ASSIGN_OR_RETURN(const int64_t count, EvenCountOfNode(call));
+  call.SetEvenCount(count);
+  Exchanged outcome = Exchanged::kNotEven;
+  if (!sends_at_once(topology.node)) {
+    if (call.is_leader()) {
+      SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+      SYNCLINE_RETURN_IF_ERROR(TakeParts(call, dtype, sends_at_once).status());
+      if (call.all_even()) outcome = Exchanged::kNothing;
+    }
+    SYNCLINE_RETURN_IF_ERROR(call.Broadcast(Tensor(&outcome, DType::kInt64, {1}), 0));
+    return outcome;
+  }
+  const PackedParts own(call, dtype, count);
+  own.CopyFrom(inputs);
+  std::vector<PackedParts> of_ranks;  // By local rank, what each has for all ranks.
+  std::vector<Tensor> gathered;
+  for (size_t i = 0; i < topology.local_ranks().size() && call.is_leader(); ++i) {
+    of_ranks.emplace_back(call, dtype, count);
+    gathered.push_back(of_ranks.back().whole());
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.Gather(gathered, own.whole(), 0));
+  // By local rank: the outcome, and the parts of all ranks, by rank.
+  const size_t part_bytes = static_cast<size_t>(count) * SizeOf(dtype);
+  const auto with_outcome = [&] {
+    const auto size = static_cast<int64_t>(sizeof(outcome) + topology.size() * part_bytes);
+    return call.arena().Allocate(DType::kUInt8, size);
+  };
+  const auto part_at = [&](const Tensor& result, size_t rank) {
+    return Tensor(result.data_as<char>() + sizeof(outcome) + rank * part_bytes, dtype, {count});
+  };
+  std::vector<Tensor> results;
+  if (call.is_leader()) {
+    SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
     for (int distance = 1; distance < topology.node_count(); ++distance) {
       const int node = topology.NodeAt(distance);
-      call.Send(node, inputs[topology.nodes[node][0]]);
+      for (const PackedParts& parts : of_ranks) call.Send(node, parts.OfNode(node));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(const auto received, TakeParts(call, dtype, sends_at_once));
+    outcome = call.all_even() ? Exchanged::kAll : Exchanged::kNotEven;
+    for (size_t local = 0; local < of_ranks.size(); ++local) {
+      results.push_back(with_outcome());
+      std::memcpy(results[local].data(), &outcome, sizeof(outcome));
+      if (outcome != Exchanged::kAll) continue;
+      for (int rank = 0; rank < topology.size(); ++rank) {
+        const int node = topology.node_of[rank], from = topology.local_rank_of[rank];
+        const auto index = static_cast<int64_t>(from * of_ranks.size() + local);
+        backends::CopyElements(node == topology.node
+                                   ? of_ranks[from].OfRank(topology.local_ranks()[local])
+                                   : received[node].Slice(index * count, count),
+                               part_at(results[local], rank));
+      }
     }
   }
-  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
-  std::vector<Tensor> received(topology.node_count());
-  for (int node = 0; node < topology.node_count(); ++node) {
-    if (node == topology.node || !sends_at_once(node)) continue;
-    received[node] = call.arena().Allocate(dtype, call.even_count(node));
-    call.Receive(node, received[node]);
+  const Tensor result = with_outcome();
+  SYNCLINE_RETURN_IF_ERROR(call.Scatter(result, results, 0));
+  std::memcpy(&outcome, result.data(), sizeof(outcome));
+  for (size_t rank = 0; rank < outputs.size() && outcome == Exchanged::kAll; ++rank) {
+    backends::CopyElements(part_at(result, rank), outputs[rank]);
   }
-  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
-  if (!call.all_even() || !sends_at_once(topology.node)) return false;
-  received[topology.node] = inputs[topology.nodes[topology.node][0]];
-  for (int node = 0; node < topology.node_count(); ++node) {
-    backends::CopyElements(received[node], outputs[topology.nodes[node][0]]);
-  }
-  return true;
+  return outcome;
 }
 
 }  // namespace syncline::hierarchical

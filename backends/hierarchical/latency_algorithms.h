@@ -3,6 +3,7 @@
 #define SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_
 
 #include <cstddef>
+#include <cstdint>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,17 +30,22 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
 absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
                                   absl::Span<const Tensor> inputs, ReduceOp op);
 
-// Requires that each node has one rank, and that the tensors of all ranks have one size.
+// Require that the tensors of all ranks have one size.
 absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outputs,
                            const Tensor& input, int root);
 absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
                             absl::Span<const Tensor> inputs, int root);
 
-// Requires that each node has one rank. Compares the calls, except for the sizes, and exchanges the
-// parts where all of them have one size and those of a rank at most `most` bytes together; returns
-// whether it has. Whether the sizes fit otherwise is for the caller to see.
-absl::StatusOr<bool> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
-                                     absl::Span<const Tensor> inputs, size_t most);
+// What an all_to_all has come to. The same on all ranks.
+enum class Exchanged : int64_t {
+  kAll,      // The parts have been exchanged.
+  kNothing,  // All parts have one size, and so fit.
+  kNotEven,  // Whether the sizes fit is for the caller to see.
+};
+// Compares the calls, except for the sizes, and exchanges the parts where all of them have one size
+// and those of a rank at most `most` bytes together.
+absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                                          absl::Span<const Tensor> inputs, size_t most);
 
 }  // namespace syncline::hierarchical
 

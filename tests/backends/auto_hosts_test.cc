@@ -242,15 +242,29 @@ class AutoFailureTest : public testing::TestWithParam<std::tuple<std::vector<int
  protected:
   static Layout layout() { return {"", std::get<0>(GetParam())}; }
   static std::string call() { return std::get<1>(GetParam()); }
+  // How an error quotes the call with so many elements.
+  static std::string Quoted(int64_t count) {
+    if (call() == "all_to_all") return absl::StrCat("(float32, sends [", count, ", ");
+    return absl::StrCat("(float32, ", count, " elements");
+  }
 };
+
+std::string NameOfFailure(const testing::TestParamInfo<AutoFailureTest::ParamType>& info) {
+  return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""), "_",
+                      std::get<1>(info.param));
+}
 
 INSTANTIATE_TEST_SUITE_P(Calls, AutoFailureTest,
                          testing::Combine(testing::ValuesIn(FailingHosts()),
                                           testing::ValuesIn(kFailingCalls)),
-                         [](const auto& info) {
-                           return absl::StrCat("hosts_", absl::StrJoin(std::get<0>(info.param), ""),
-                                               "_", std::get<1>(info.param));
-                         });
+                         NameOfFailure);
+
+// Where a node has several ranks, shared memory serves these within it, and tcp between the nodes.
+INSTANTIATE_TEST_SUITE_P(PairwiseCalls, AutoFailureTest,
+                         testing::Combine(testing::Values(std::vector<int>{0, 0, 1, 1},
+                                                          std::vector<int>{1, 0, 0}),
+                                          testing::Values("gather", "scatter", "all_to_all")),
+                         NameOfFailure);
 
 TEST_P(AutoFailureTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
   FailingGroup group(layout(), call(), kLarge, "die");
@@ -304,7 +318,7 @@ TEST_P(AutoFailureTest, DifferentCallsAreAMismatchOnEveryRank) {
     EXPECT_THAT(group.Await(rank).error,
                 AllOf(HasSubstr("FAILED_PRECONDITION"),
                       HasSubstr(absl::StrCat("rank ", group.last, " called ", call(), " #3")),
-                      HasSubstr("65536 elements"), HasSubstr("12345 elements")))
+                      HasSubstr(Quoted(65536)), HasSubstr(Quoted(12345))))
         << "rank " << rank;
   }
 }
@@ -316,7 +330,7 @@ TEST_P(AutoFailureTest, AShortCallAmongLongOnesIsAMismatchOnEveryRank) {
     EXPECT_THAT(group.Await(rank).error,
                 AllOf(HasSubstr("FAILED_PRECONDITION"),
                       HasSubstr(absl::StrCat("rank ", group.last, " called ", call(), " #3")),
-                      HasSubstr("65536 elements"), HasSubstr("(float32, 5 elements")))
+                      HasSubstr(Quoted(65536)), HasSubstr(Quoted(5))))
         << "rank " << rank;
   }
 }
