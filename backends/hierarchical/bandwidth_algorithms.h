@@ -28,8 +28,8 @@ absl::Status BandwidthAllGather(HierarchicalCall& call, absl::Span<const Tensor>
 absl::Status BandwidthReduceScatter(HierarchicalCall& call, const Tensor& output,
                                     absl::Span<const Tensor> inputs, ReduceOp op);
 
-// For ranks that know that their calls go together. Data between the nodes go from rank to rank over
-// `between`, as they are needed by one rank only; within a node shared memory moves them.
+// For ranks that know that their calls go together. Data between the nodes go from rank to rank
+// over `between`, as they are needed by one rank only; within a node shared memory moves them.
 absl::Status PairwiseGather(HierarchicalCall& call, backends::MessageCollectives& between,
                             absl::Span<const Tensor> outputs, const Tensor& input, int root);
 absl::Status PairwiseScatter(HierarchicalCall& call, backends::MessageCollectives& between,

@@ -1,9 +1,5 @@
 #include "backends/hierarchical/hierarchical_backend.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -116,9 +112,10 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   node.size = static_cast<int>(local_ranks.size());
   node.check_peers = [this] { return CheckPeers(); };
   // What this host tells others of its ranks' calls rests on a comparison that has taken place.
-  SYNCLINE_ASSIGN_OR_RETURN(
-      auto shm, shm::MakeNode(node, backends::Comparison::kAtOnce,
-                              {local_ranks, [this](int rank) { tcp_->Ring(topology_.local_ranks()[rank]); }}));
+  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeNode(node, backends::Comparison::kAtOnce,
+                                                    {local_ranks, [this](int rank) {
+                                                       tcp_->Ring(topology_.local_ranks()[rank]);
+                                                     }}));
   absl::MutexLock lock(&mutex_);
   shm_ = std::move(shm);
   if (has_lost_peer_) shm_->Abort(NetworkError("a rank was lost"));
@@ -421,19 +418,18 @@ absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const
 absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                                            absl::Span<const Tensor> inputs,
                                            const CallContext& context) {
-  return Execute(context,
-                 [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
-                   SYNCLINE_ASSIGN_OR_RETURN(
-                       const Exchanged exchanged,
-                       LatencyAllToAll(steps, outputs, inputs, kLatencyMaxBytesAlone));
-                   if (exchanged == Exchanged::kAll) return absl::OkStatus();
-                   // Backend tcp compares the sizes pair by pair.
-                   if (exchanged == Exchanged::kNotEven) {
-                     SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
-                   }
-                   backends::MessageCollectives collectives = operation.collectives();
-                   return PairwiseAllToAll(steps, collectives, outputs, inputs);
-                 });
+  return Execute(
+      context, [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(const Exchanged exchanged,
+                                  LatencyAllToAll(steps, outputs, inputs, kLatencyMaxBytesAlone));
+        if (exchanged == Exchanged::kAll) return absl::OkStatus();
+        // Backend tcp compares the sizes pair by pair.
+        if (exchanged == Exchanged::kNotEven) {
+          SYNCLINE_RETURN_IF_ERROR(operation.CompareCalls());
+        }
+        backends::MessageCollectives collectives = operation.collectives();
+        return PairwiseAllToAll(steps, collectives, outputs, inputs);
+      });
 }
 
 absl::Status HierarchicalBackend::Barrier(const CallContext& context) {

@@ -28,27 +28,31 @@ void Combine(HierarchicalCall& call, const Tensor& tensor, absl::Span<const void
   }
 }
 
-// For leaders: reduces `tensor`, which holds what the node's ranks have, over all nodes. Every
-// leader gets every node's elements and combines them in the order of the nodes, so the results are
-// bitwise equal on all nodes.
-absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
+constexpr int kAllNodes = -1;
+
+// For leaders: reduces `tensor`, which holds what the node's ranks have, over all nodes, for the
+// leader of `root_node` or for all. Whoever needs the result gets every node's elements and
+// combines them in the order of the nodes, so the results are bitwise equal on all nodes.
+absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, ReduceOp op,
+                                int root_node) {
   const Topology& topology = call.topology();
+  const bool gets_result = root_node == kAllNodes || root_node == topology.node;
   SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   std::vector<Tensor> received(topology.node_count());
   std::vector<const void*> terms(topology.node_count());
   for (int node = 0; node < topology.node_count(); ++node) {
     terms[node] = tensor.data();
     if (node == topology.node) continue;
+    if (root_node == kAllNodes || root_node == node) call.Send(node, tensor);
+    if (!gets_result) continue;
     received[node] = call.arena().Allocate(tensor.dtype(), tensor.numel());
     terms[node] = received[node].data();
-    call.Send(node, tensor);
     call.Receive(node, received[node]);
   }
   SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
   // Also of what is sent: the reduction overwrites it.
   SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
-  if (tensor.numel() == 0) return absl::OkStatus();
-  Combine(call, tensor, terms, op);
+  if (gets_result && tensor.numel() > 0) Combine(call, tensor, terms, op);
   return absl::OkStatus();
 }
 
@@ -195,8 +199,7 @@ absl::StatusOr<std::vector<Tensor>> TakeParts(HierarchicalCall& call, DType dtyp
   for (int node = 0; node < topology.node_count(); ++node) {
     if (node == topology.node || !sends_at_once(node)) continue;
     const size_t pairs = topology.nodes[node].size() * topology.local_ranks().size();
-    parts[node] =
-        call.arena().Allocate(dtype, static_cast<int64_t>(pairs) * call.even_count(node));
+    parts[node] = call.arena().Allocate(dtype, static_cast<int64_t>(pairs) * call.even_count(node));
     call.Receive(node, parts[node]);
   }
   SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
@@ -236,22 +239,29 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
 absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
   SYNCLINE_RETURN_IF_ERROR(call.Reduce(tensor, backends::PartialOp(op), 0));
   if (call.is_leader()) {
-    SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, tensor, op));
+    SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, tensor, op, kAllNodes));
   }
   return call.Broadcast(tensor, 0);
 }
 
-// An all_reduce on copies: that costs no more messages than the reduction, which all ranks must
-// wait for anyway to learn of a mismatch. All ranks except the root keep their elements.
+// The root alone may write its tensor.
 absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root) {
   const Topology& topology = call.topology();
-  if (call.may_go_ahead()) return ReduceAhead(call, tensor, op, topology.node_of[root]);
-  if (topology.local_ranks()[topology.local_rank] == root) {
-    return LatencyAllReduce(call, tensor, op);
+  const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
+  if (call.may_go_ahead()) return ReduceAhead(call, tensor, op, root_node);
+  const bool is_root = topology.local_ranks()[topology.local_rank] == root;
+  const bool is_for_another = topology.node == root_node && root_local != 0;
+  Tensor sum = tensor;
+  if (!is_root && (call.is_leader() || is_for_another)) {
+    sum = call.arena().Allocate(tensor.dtype(), tensor.numel());
+    backends::CopyElements(tensor, sum);
   }
-  const Tensor copy = call.arena().Allocate(tensor.dtype(), tensor.numel());
-  backends::CopyElements(tensor, copy);
-  return LatencyAllReduce(call, copy, op);
+  SYNCLINE_RETURN_IF_ERROR(call.Reduce(sum, backends::PartialOp(op), 0));
+  if (call.is_leader()) {
+    SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, sum, op, root_node));
+  }
+  // The last step within the node, which takes the sum to a root that is not the leader.
+  return is_for_another ? call.Broadcast(sum, 0) : call.Barrier();
 }
 
 // The parts of a node's ranks need not be neighbours in memory, so they travel in one tensor, in
@@ -363,8 +373,8 @@ absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
     SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
     SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
   }
-  return call.Scatter(
-      output, call.is_leader() ? all.OfRanks(topology.node) : std::vector<Tensor>(), 0);
+  return call.Scatter(output, call.is_leader() ? all.OfRanks(topology.node) : std::vector<Tensor>(),
+                      0);
 }
 
 // First the parts of each node's ranks go to its leader, with which it says whether all have one

@@ -16,15 +16,17 @@
 //   all_gather       all outputs       LatencyAllGather        BandwidthAllGather
 //   reduce_scatter   all inputs        LatencyReduceScatter    BandwidthReduceScatter; if the nodes
 //                                                              have unequal numbers of ranks, tcp
-//   gather, scatter  one part          where each node has one rank, LatencyGather and Scatter, or
-//                                      BandwidthGather and Scatter; else LatencyAllReduce, to
-//                                      compare the calls, and then tcp
-//   all_to_all       all parts         LatencyAllToAll where each node has one rank, and all parts
-//                                      one size and N <= kLatencyMaxBytesAlone; else as the last
+//   gather, scatter  one part where    LatencyGather, Scatter  BandwidthGather and Scatter where
+//                    each node has                             each node has one rank; else
+//                    one rank; else                            LatencyAllReduce, to compare the
+//                    all parts                                 calls, and PairwiseGather, Scatter
+//   all_to_all       all parts         LatencyAllToAll if all have one size and
+//                                      N <= kLatencyMaxBytesAlone; else PairwiseAllToAll, after a
+//                                      comparison of the sizes by tcp if they are not all the same
 //   scan, exscan                       all_gather of pieces of 1 MiB, and a reduction:
 //                                      TypedBackend::ReducePrefix
 //   barrier                            LatencyAllReduce of nothing
-//   send, recv                         tcp, also within a node
+//   send, recv                         shm within a node, tcp between nodes
 #ifndef SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_HIERARCHICAL_THRESHOLDS_H_
 

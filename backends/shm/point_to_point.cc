@@ -252,8 +252,8 @@ bool PointToPoint::TryTakeNext(PostedReceive& mine) {
 absl::Status PointToPoint::AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context) {
   if (PostUnlessMatched(mine)) return absl::OkStatus();
   base::EventCount& own_event = layout_.region(rank()).message_event;
-  const absl::Status status = group_.waiter().AwaitMessage(own_event, mine.source, context,
-                                                           [&] { return HasMatch(mine); });
+  const absl::Status status =
+      group_.waiter().AwaitMessage(own_event, mine.source, context, [&] { return HasMatch(mine); });
   if (!status.ok()) Withdraw(mine);
   return status;
 }

@@ -315,9 +315,9 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());
-  auto backend = std::make_shared<ShmBackend>(*std::move(segment), std::move(peers),
-                                              std::move(processes), comparison, *cma,
-                                              std::move(options));
+  auto backend =
+      std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes),
+                                   comparison, *cma, std::move(options));
   if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;

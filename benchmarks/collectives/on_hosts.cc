@@ -46,8 +46,8 @@ int Make(int count, int megabits) {
   return 0;
 }
 
-// Of the machine's cores those of host number `host` of `count`. Not of those of this process: mpirun
-// starts its daemons on other hosts from the first.
+// Of the machine's cores those of host number `host` of `count`. Not of those of this process:
+// mpirun starts its daemons on other hosts from the first.
 void UseCoresOfHost(size_t host, size_t count) {
   cpu_set_t cores;
   CPU_ZERO(&cores);

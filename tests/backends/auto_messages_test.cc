@@ -73,8 +73,8 @@ absl::Status ReceiveAll(Backend& backend, int size, int64_t tag) {
     std::vector<bool> has_come(size);
     for (int n = 1; n < size; ++n) {
       const Tensor tensor = Filled(CountOf(i), -1);
-      SYNCLINE_ASSIGN_OR_RETURN(const int src, Recv(backend, tensor, kAnySource, tag,
-                                                    static_cast<uint64_t>(i)));
+      SYNCLINE_ASSIGN_OR_RETURN(const int src,
+                                Recv(backend, tensor, kAnySource, tag, static_cast<uint64_t>(i)));
       if (src < 1 || src >= size || has_come[src]) {
         return BackendError(absl::StrCat("message ", i, " of tag ", tag, " came from ", src));
       }
@@ -101,8 +101,7 @@ absl::Status SendInStep(Backend& backend, int rank, int64_t tag) {
     SYNCLINE_RETURN_IF_ERROR(
         Send(backend, Filled(CountOf(i), ValueOf(rank, tag, i)), 0, tag, static_cast<uint64_t>(i)));
     const Tensor go_on = Filled(1, -1);
-    SYNCLINE_RETURN_IF_ERROR(
-        Recv(backend, go_on, 0, 100 + tag, static_cast<uint64_t>(i)).status());
+    SYNCLINE_RETURN_IF_ERROR(Recv(backend, go_on, 0, 100 + tag, static_cast<uint64_t>(i)).status());
   }
   return absl::OkStatus();
 }
@@ -232,10 +231,10 @@ TEST_P(AutoMessageFailureTest, AMessageThatDoesNotFitQuotesBothCallsOnEveryRank)
   Workers workers(kHosts, "wait", Argument("misfit"));
   AwaitAll(workers);
   for (int rank = 0; rank < workers.size(); ++rank) {
-    EXPECT_THAT(workers.Output(rank),
-                AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("rank 2 called send #3 to rank 1"),
-                      HasSubstr("rank 1 called recv #3"), HasSubstr("500000 elements"),
-                      HasSubstr("5 elements")))
+    EXPECT_THAT(workers.Output(rank), AllOf(HasSubstr("FAILED_PRECONDITION"),
+                                            HasSubstr("rank 2 called send #3 to rank 1"),
+                                            HasSubstr("rank 1 called recv #3"),
+                                            HasSubstr("500000 elements"), HasSubstr("5 elements")))
         << "rank " << rank;
   }
 }
