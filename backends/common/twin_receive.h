@@ -10,8 +10,8 @@ namespace syncline::backends {
 // thread sleeps. A message may come in either transport, at the same time too: whichever finds one
 // claims the receive, and only the first can.
 //
-// Posted when it is made, withdrawn when it is destroyed. Claim may be called from any thread, the
-// other methods from that of the receive.
+// Withdrawn when it is destroyed. Claim may be called from any thread, the other methods from that
+// of the receive.
 class TwinReceive {
  public:
   virtual ~TwinReceive() = default;
@@ -19,7 +19,10 @@ class TwinReceive {
   // Whether the message is the caller's to deliver. False: the other transport has one.
   bool Claim() { return !is_claimed_.exchange(true); }
 
-  // Looks. True: the receive is claimed for the message that has come here.
+  // Looks for a message, and waits for one if there is none. Once.
+  virtual bool Post() = 0;
+
+  // Looks. True: the receive is claimed for the message that has come here. Requires Post.
   virtual bool HasMatched() = 0;
 
   // The thread is about to sleep in the other transport, and has woken up. What comes in between

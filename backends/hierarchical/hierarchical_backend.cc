@@ -1,5 +1,6 @@
 #include "backends/hierarchical/hierarchical_backend.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -168,10 +169,10 @@ int HierarchicalBackend::gone_count() {
   return gone_count_;
 }
 
-void HierarchicalBackend::AwaitPeerGone(int before) {
+void HierarchicalBackend::AwaitPeerGone(int before, absl::Duration limit) {
   absl::MutexLock lock(&mutex_);
   auto more = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return gone_count_ > before; };
-  Deadline(kPeerGoneGrace).Await(mutex_, absl::Condition(&more));
+  Deadline(limit).Await(mutex_, absl::Condition(&more));
 }
 
 // Backend tcp's diagnosis names the ranks that have not come to the operation. A rank that has come
@@ -213,7 +214,13 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
 absl::Status HierarchicalBackend::ToMessageError(const absl::Status& status,
                                                  const CallContext& context, int gone_before) {
   if (status.ok() || IsInterrupted(status) || IsMismatchOfMessages(status)) return status;
-  if (!context.deadline.Expired()) AwaitPeerGone(gone_before);
+  // A mismatch of a collective: all ranks are about to exchange their calls over tcp, which this
+  // call would end if it failed before that does.
+  const bool is_of_collective = KindOf(status) == ErrorKind::kMismatch;
+  do {
+    SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+    AwaitPeerGone(gone_before, std::min(kPeerGoneGrace, context.deadline.Remaining()));
+  } while (is_of_collective && gone_count() == gone_before && !context.deadline.Expired());
   if (context.deadline.Expired()) {
     return TimeoutError(
         absl::StrCat("not complete after ", absl::FormatDuration(context.deadline.timeout())));
@@ -266,6 +273,7 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
 // The group has failed: other ranks may still wait for this one in shared memory.
 void HierarchicalBackend::EndNodeAndRail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
+  ++gone_count_;
   AbortShmAndRail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status)
                                         : status);
 }
@@ -280,9 +288,17 @@ absl::Status HierarchicalBackend::RunMessage(const CallContext& context,
 
 absl::Status HierarchicalBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
   TellOfCalls();
-  if (!IsInNode(dst)) return tcp_->Send(tensor, dst, context);
+  if (!IsInNode(dst)) {
+    const absl::Status status = tcp_->Send(tensor, dst, context);
+    if (!status.ok()) EndNodeAndRail(status);
+    return status;
+  }
   const int gone_before = gone_count();
   return RunMessage(context, {dst}, [&] {
+    // Shared memory would take the message, which nobody receives.
+    if (gone_before > 0 && !tcp_->IsConnected(dst)) {
+      return NetworkError(absl::StrCat("the connection to ", peers_.Describe(dst), " has ended"));
+    }
     return ToMessageError(shm_->Send(tensor, topology_.local_rank_of[dst], context), context,
                           gone_before);
   });
@@ -292,7 +308,11 @@ absl::StatusOr<int> HierarchicalBackend::Recv(const Tensor& tensor, int src,
                                               const CallContext& context) {
   TellOfCalls();
   if (src == kAnySource && shm_ != nullptr) return RecvFromAny(tensor, context);
-  if (src == kAnySource || !IsInNode(src)) return tcp_->Recv(tensor, src, context);
+  if (src == kAnySource || !IsInNode(src)) {
+    absl::StatusOr<int> sender = tcp_->Recv(tensor, src, context);
+    if (!sender.ok()) EndNodeAndRail(sender.status());
+    return sender;
+  }
   const int gone_before = gone_count();
   SYNCLINE_RETURN_IF_ERROR(RunMessage(context, {src}, [&] {
     return ToMessageError(shm_->Recv(tensor, topology_.local_rank_of[src], context).status(),
@@ -306,7 +326,7 @@ absl::StatusOr<int> HierarchicalBackend::RecvFromAny(const Tensor& tensor,
   const int gone_before = gone_count();
   int sender = kAnySource;
   SYNCLINE_RETURN_IF_ERROR(RunMessage(context, tcp_->others(), [&]() -> absl::Status {
-    const auto in_node = shm_->Post(static_cast<int>(context.collective->tag));
+    const auto in_node = shm_->NewReceive(static_cast<int>(context.collective->tag));
     SYNCLINE_ASSIGN_OR_RETURN(sender, tcp_->RecvUnlessTwin(tensor, context, *in_node));
     if (sender != kAnySource) return absl::OkStatus();
     const absl::StatusOr<int> local = shm_->Complete(*in_node, tensor, context);

@@ -114,7 +114,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
   absl::Status RunMessage(const CallContext& context, absl::Span<const int> awaited,
                           absl::FunctionRef<absl::Status()> body);
   absl::StatusOr<int> RecvFromAny(const Tensor& tensor, const CallContext& context);
-  // An operation has failed with the error of its rank: ends what waits beside tcp.
+  // An operation of this rank has failed: ends what waits beside tcp.
   void EndNodeAndRail(const absl::Status& status);
 
   // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
@@ -130,8 +130,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   void TellOfCalls();
 
   void OnPeerGone(const TcpBackend& tcp);
-  // Waits until more than `before` peers have gone, for kPeerGoneGrace at most.
-  void AwaitPeerGone(int before);
+  // Waits until more than `before` peers have gone, or an operation of this rank has failed, for
+  // `limit` at most.
+  void AwaitPeerGone(int before, absl::Duration limit = kPeerGoneGrace);
   int gone_count();
 
   // The TimeoutError of a call, which names the ranks of this node whose processes are stopped.
@@ -147,7 +148,8 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // Abort after the last operation. Taken before mutex_.
   absl::Mutex rail_mutex_;
   absl::Mutex mutex_;
-  // How many times a peer has left or was lost. Abort counts as one.
+  // How many times a peer has left or was lost. Abort counts as one, as does an operation of this
+  // rank that has failed.
   int gone_count_ ABSL_GUARDED_BY(mutex_) = 0;
   bool has_lost_peer_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;  // What is beside tcp.

@@ -37,7 +37,7 @@
 namespace syncline::hierarchical {
 
 // Collectives of at most so many bytes use the latency algorithms, larger ones the bandwidth
-// algorithms. The bytes are those of the tensor; for all_gather and reduce_scatter, of all parts.
+// algorithms. The bytes are those of the tensor, or where there are parts, of all of them.
 inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
 // Where each node has one rank: nothing within a node makes a bandwidth algorithm slow to begin.
 inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.

@@ -79,7 +79,7 @@ absl::Status FailureCell::failure() const {
   absl::Status cause = ErrorOfKind(is_kind ? static_cast<ErrorKind>(kind) : ErrorKind::kBackend,
                                    absl::string_view(text).substr(0, size));
   absl::optional<ErrorOrigin> origin =
-      base::ParseOriginInGroup(absl::string_view(text).substr(size), layout_.size());
+      base::ParseOriginInGroup(absl::string_view(text).substr(size), rank_limit_);
   return origin.has_value() ? WithOrigin(std::move(cause), *std::move(origin)) : cause;
 }
 

@@ -17,8 +17,9 @@ namespace syncline::shm {
 // peers.
 class FailureCell {
  public:
-  FailureCell(const SegmentLayout& layout, const backends::PeerTable& peers)
-      : record_(layout.failure_record()), layout_(layout), peers_(peers) {}
+  // Errors name ranks below `rank_limit`.
+  FailureCell(const SegmentLayout& layout, const backends::PeerTable& peers, int rank_limit)
+      : record_(layout.failure_record()), layout_(layout), peers_(peers), rank_limit_(rank_limit) {}
 
   // Fails the group on all ranks with `cause`, unless it has failed, and wakes all that wait.
   // Returns the first cause, which may be that of another rank.
@@ -60,6 +61,7 @@ class FailureCell {
   FailureRecord& record_;
   const SegmentLayout& layout_;
   const backends::PeerTable& peers_;
+  const int rank_limit_;
 };
 
 }  // namespace syncline::shm

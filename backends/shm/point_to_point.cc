@@ -40,11 +40,15 @@ class ScopedMessage {
 
 class PointToPoint::OpenReceive final : public backends::TwinReceive {
  public:
-  OpenReceive(PointToPoint& owner, int tag) : owner_(owner), posted_{kAnySource, tag, this} {
-    owner_.PostUnlessMatched(posted_);
+  OpenReceive(PointToPoint& owner, int tag) : owner_(owner), posted_{kAnySource, tag, this} {}
+  ~OpenReceive() override {
+    if (has_been_posted_) owner_.Withdraw(posted_);
   }
-  ~OpenReceive() override { owner_.Withdraw(posted_); }
 
+  bool Post() override {
+    has_been_posted_ = true;
+    return owner_.PostUnlessMatched(posted_);
+  }
   bool HasMatched() override { return owner_.HasMatch(posted_); }
 
   void BeginSleep() override {
@@ -64,6 +68,7 @@ class PointToPoint::OpenReceive final : public backends::TwinReceive {
 
   PointToPoint& owner_;
   PostedReceive posted_;
+  bool has_been_posted_ = false;
 };
 
 PointToPoint::PointToPoint(ShmGroup& group, NodeOptions node)
@@ -79,10 +84,11 @@ absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext
   const ScopedMessage scope(call, layout_.region(rank()));
   base::EventCount& own_event = layout_.region(rank()).message_event;
   const size_t bytes = tensor.nbytes();
-  MessageSlot* claimed = TryClaimSlot(dst, bytes);
+  const bool leaves_one = !node_.ranks.empty() && call.collective->tag >= 0;
+  MessageSlot* claimed = TryClaimSlot(dst, bytes, leaves_one);
   if (claimed == nullptr) {
     SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, dst, context, [&] {
-      return claimed != nullptr || (claimed = TryClaimSlot(dst, bytes)) != nullptr;
+      return claimed != nullptr || (claimed = TryClaimSlot(dst, bytes, leaves_one)) != nullptr;
     }));
   }
   MessageSlot& slot = *claimed;
@@ -138,7 +144,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, int source, const C
   return TakeMatched(mine, tensor, call);
 }
 
-std::unique_ptr<backends::TwinReceive> PointToPoint::Post(int tag) {
+std::unique_ptr<backends::TwinReceive> PointToPoint::NewReceive(int tag) {
   return std::make_unique<OpenReceive>(*this, tag);
 }
 
@@ -184,13 +190,17 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
 
 // The receiver follows the chain of slots, so a slot is posted only after its successor has been
 // chosen, and that one must be free until the next send.
-MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes) {
+MessageSlot* PointToPoint::TryClaimSlot(int dst, size_t bytes, bool leaves_one) {
   base::BiasedMutexLock lock(&claims_mutex_);
   const uint32_t index = next_slots_[dst], next = FreeAfter(dst, index);
   if (next == index) return nullptr;
   MessageSlot& slot = layout_.message_slot(rank(), dst, index);
-  next_slots_[dst] = slot.next = next;
   slot.state.store(MessageSlot::kClaimed, std::memory_order_relaxed);
+  if (leaves_one && FreeAfter(dst, next) == next) {
+    slot.state.store(MessageSlot::kFree, std::memory_order_relaxed);
+    return nullptr;
+  }
+  next_slots_[dst] = slot.next = next;
   if (bytes > kInlineMaxBytes) slot.set_eager_payload(ClaimEagerPayload(slot, bytes));
   return &slot;
 }
@@ -226,14 +236,16 @@ bool PointToPoint::Reclaim(MessageSlot& slot) {
 }
 
 uint64_t PointToPoint::ClaimEagerPayload(MessageSlot& slot, size_t bytes) {
-  const uint64_t payload = next_payload_;
   if (bytes > layout_.sizes().eager_payload) return MessageSlot::kNoEagerPayload;
-  if (payload_slots_[payload] != nullptr && !Reclaim(*payload_slots_[payload])) {
-    return MessageSlot::kNoEagerPayload;
+  // In turn, past those of messages that wait for their receives.
+  for (uint64_t i = 0; i < kEagerPayloads; ++i) {
+    const uint64_t payload = (next_payload_ + i) % kEagerPayloads;
+    if (payload_slots_[payload] != nullptr && !Reclaim(*payload_slots_[payload])) continue;
+    payload_slots_[payload] = &slot;
+    next_payload_ = (payload + 1) % kEagerPayloads;
+    return payload;
   }
-  payload_slots_[payload] = &slot;
-  next_payload_ = (payload + 1) % kEagerPayloads;
-  return payload;
+  return MessageSlot::kNoEagerPayload;
 }
 
 bool PointToPoint::TryTakeNext(PostedReceive& mine) {
@@ -317,7 +329,7 @@ void PointToPoint::MatchFrom(int source) {
     PostedReceive& receive = **it;
     posted_receives_.erase(it);
     receive.sender = source;
-    // Pairs with the acquire load in AwaitMatchSlowly. The receive may leave the stack at once.
+    // Pairs with the acquire load in HasMatch. The receive may leave the stack at once.
     receive.slot.store(&slot, std::memory_order_release);
     NotifyOfMessage(rank());
   }

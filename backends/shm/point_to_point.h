@@ -60,7 +60,7 @@ class PointToPoint {
   absl::StatusOr<int> Recv(const Tensor& tensor, int source, const CallContext& call);
 
   // Those of NodeBackend.
-  std::unique_ptr<backends::TwinReceive> Post(int tag);
+  std::unique_ptr<backends::TwinReceive> NewReceive(int tag);
   absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
                                const CallContext& call);
 
@@ -107,8 +107,9 @@ class PointToPoint {
   }
 
   // Claims a slot for a message to `dst`, and an eager payload buffer for `bytes` if one is free.
-  // Null if all slots are in use.
-  MessageSlot* TryClaimSlot(int dst, size_t bytes);
+  // Null if all slots are in use. In a node messages of users leave one for the steps of
+  // collectives, which a receiver takes before messages that it has not asked for yet.
+  MessageSlot* TryClaimSlot(int dst, size_t bytes, bool leaves_one);
   uint32_t PreferredSlots() const {
     return std::min<uint32_t>(kPreferredMessageSlots, layout_.sizes().message_slots);
   }

@@ -1,6 +1,7 @@
 // Backend "shm": ranks of one host, as processes or threads, through memory that they share.
 #include "backends/shm/shm_backend.h"
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <string>
@@ -39,7 +40,7 @@ class ShmBackend final : public NodeBackend {
              backends::Comparison comparison, CmaPolicy cma, NodeOptions node)
       : NodeBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
-        group_(segment_.data(), std::move(peers), std::move(processes), cma),
+        group_(segment_.data(), std::move(peers), std::move(processes), cma, LimitOf(node.ranks)),
         collectives_(group_, comparison == backends::Comparison::kAtOnce),
         point_to_point_(group_, std::move(node)) {}
 
@@ -123,8 +124,8 @@ class ShmBackend final : public NodeBackend {
     return RunMessage([&] { return point_to_point_.Recv(tensor, src, context); });
   }
 
-  std::unique_ptr<backends::TwinReceive> Post(int tag) override {
-    return point_to_point_.Post(tag);
+  std::unique_ptr<backends::TwinReceive> NewReceive(int tag) override {
+    return point_to_point_.NewReceive(tag);
   }
 
   absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
@@ -153,6 +154,10 @@ class ShmBackend final : public NodeBackend {
   }
 
  private:
+  static int LimitOf(const std::vector<int>& ranks) {
+    return ranks.empty() ? 0 : *std::max_element(ranks.begin(), ranks.end()) + 1;
+  }
+
   // Every call goes through one of these two, which tell Abort that it is in flight. There is one
   // collective at a time, so that a flag is enough.
   template <typename Body>

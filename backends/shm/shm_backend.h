@@ -33,11 +33,11 @@ class NodeBackend : public backends::TypedBackend {
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override = 0;
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override = 0;
 
-  // Posts a receive from any rank of the group among those of the node. If a rank of the node sends
-  // while its thread sleeps, NodeOptions::ring wakes it.
-  virtual std::unique_ptr<backends::TwinReceive> Post(int tag) = 0;
-  // Takes the message of a receive of Post that has matched, and returns the local rank that sent
-  // it. Errors are Recv's.
+  // A receive from any rank of the group, for the ranks of the node. If one of them sends while its
+  // thread sleeps, NodeOptions::ring wakes it.
+  virtual std::unique_ptr<backends::TwinReceive> NewReceive(int tag) = 0;
+  // Takes the message of a receive of NewReceive that has matched, and returns the local rank that
+  // sent it. Errors are Recv's.
   virtual absl::StatusOr<int> Complete(backends::TwinReceive& receive, const Tensor& tensor,
                                        const CallContext& context) = 0;
 };

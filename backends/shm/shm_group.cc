@@ -14,12 +14,12 @@
 namespace syncline::shm {
 
 ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes,
-                   CmaPolicy cma)
+                   CmaPolicy cma, int rank_limit)
     : peers_(std::move(peers)),
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),
       rank_(peers_.rank()),
-      failure_cell_(layout_, peers_),
+      failure_cell_(layout_, peers_, std::max(rank_limit, peers_.size())),
       watchdog_(layout_, peers_, processes_, failure_cell_),
       waiter_(peers_, failure_cell_, watchdog_),
       cross_memory_(layout_, peers_, cma) {}

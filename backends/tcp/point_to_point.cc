@@ -137,6 +137,13 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     return message.header.tag == receive.tag &&
            (receive.src == kAnySource || receive.src == message.src);
   };
+  // Whichever is asked first is preferred, so they take turns.
+  const bool asks_twin_first =
+      twin != nullptr && std::exchange(asks_twin_first_, !asks_twin_first_);
+  if (asks_twin_first && twin->Post()) {
+    is_complete = true;
+    return kAnySource;
+  }
   MoveAll();
   // A message that an earlier receive could have taken is no longer here.
   const auto found = std::find_if(unexpected_.begin(), unexpected_.end(), fits);
@@ -148,6 +155,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     Take(receive.message);
   } else {
     posted_.push_back(&receive);
+    if (twin != nullptr && !asks_twin_first) twin->Post();
   }
   SYNCLINE_RETURN_IF_ERROR(Await(
       [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {

@@ -43,6 +43,9 @@ namespace syncline::tcp {
 // Requests are bounded by the peer's threads. A message that a receive waits for already when its
 // header comes goes straight into the receive's memory.
 //
+// A bell is a frame that says nothing: whoever waits for a message, here or in the twin of a
+// receive, looks again.
+//
 // The calling threads move the bytes themselves: one of those that wait sleeps in poll(2) for all,
 // the others wait for it. Nothing in a frame makes a reader wait, so a connection is always read as
 // soon as a thread looks at it.
@@ -187,6 +190,7 @@ class PointToPoint {
   backends::SocketSpin spin_ ABSL_GUARDED_BY(mutex_);
   bool is_polling_ ABSL_GUARDED_BY(mutex_) = false;  // A thread sleeps in poll(2) for all.
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool asks_twin_first_ ABSL_GUARDED_BY(mutex_) = true;  // The next receive that has one.
   // MoveAll has come upon what a thread other than its own may wait for.
   bool concerns_others_ ABSL_GUARDED_BY(mutex_) = false;
   // An operation has ended with an error, so the group will: what still comes for it is no fault of

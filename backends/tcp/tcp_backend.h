@@ -26,9 +26,9 @@ namespace syncline::tcp {
 
 // One rank's end of a group. Threads, ownership and errors are those of Backend.
 //
-// A backend that is built on this one (backends/hierarchical) uses Execute, lost and the callback
-// of Make. It gets deadlines, the watch over the peers and the diagnosis of failures from
-// here, and moves the data itself:
+// A backend that is built on this one (backends/hierarchical) uses Execute, what is beside it for
+// messages, lost and the callback of Make. It gets deadlines, the watch over the peers and the
+// diagnosis of failures from here, and moves the data itself:
 //
 //   tcp->Execute(context, [&](TcpBackend::Operation& operation) -> absl::Status {
 //     SYNCLINE_RETURN_IF_ERROR(MoveSomeData());
@@ -96,6 +96,8 @@ class TcpBackend final : public backends::MessageBackend {
                                      backends::TwinReceive& twin) {
     return connections_->point_to_point().Recv(tensor, context, &twin);
   }
+  // Whether the connection to `rank`, another one, stands. Otherwise it has left or was lost.
+  bool IsConnected(int rank) const { return connections_->point_to_point().is_open(rank); }
   // Wakes a receive of `rank`, which may be this one, that sleeps in RecvUnlessTwin.
   void Ring(int rank) { connections_->point_to_point().Ring(rank); }
   // All ranks except this one.

@@ -145,6 +145,105 @@ TEST_P(AutoMessagesTest, AReceiveFromAnyRankTakesThoseOfAllHostsEachOnceAndInOrd
   }
 }
 
+// ---- What one thing must not do to another. Ranks 0 and 1 share a host.
+
+// Rank 0 has sent rank 1 all that it may when both reduce a large tensor to rank 1, which is when
+// steps of collectives go from one to the other too.
+absl::Status ReduceBehindMessages(Backend& backend, int rank) {
+  constexpr int kMany = 3000;
+  absl::Status sent;
+  std::thread sender;
+  if (rank == 0) {
+    sender = std::thread([&] {
+      for (int i = 0; i < kMany && sent.ok(); ++i) {
+        sent = Send(backend, Filled(1, i), 1, 5, static_cast<uint64_t>(i));
+      }
+    });
+    absl::SleepFor(absl::Milliseconds(300));
+  }
+  const Tensor tensor = Filled(1 << 20, 1);
+  const absl::Status reduced =
+      RunAndWait(backend, Collective::Reduce(tensor, ReduceOp::kSum, 1), Call(0)).status();
+  absl::Status received = reduced;
+  for (int i = 0; i < kMany && rank == 1 && received.ok(); ++i) {
+    const Tensor message = Filled(1, -1);
+    received = Recv(backend, message, 0, 5, static_cast<uint64_t>(i)).status();
+    if (received.ok() && message.data_as<int32_t>()[0] != i) received = BackendError("no order");
+  }
+  if (!received.ok()) backend.Abort(received);
+  if (sender.joinable()) sender.join();
+  return received.ok() ? sent : received;
+}
+
+// Rank 1 sends without a pause; the one message of rank 2, from another host, is there too.
+absl::Status TakeTurns(Backend& backend, const Worker& worker) {
+  constexpr int kMany = 400;
+  for (int i = 0; i < (worker.rank == 1 ? kMany : 1) && worker.rank != 0; ++i) {
+    SYNCLINE_RETURN_IF_ERROR(Send(backend, Filled(1, worker.rank), 0, 5, static_cast<uint64_t>(i)));
+  }
+  SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, Collective::Barrier(), Call(0)).status());
+  if (worker.rank != 0) return absl::OkStatus();
+  int of_rank_2 = -1;
+  for (int i = 0; i < kMany + 1; ++i) {
+    SYNCLINE_ASSIGN_OR_RETURN(const int src, Recv(backend, Filled(1, -1), kAnySource, 5, i));
+    if (src == 2) of_rank_2 = i;
+  }
+  return of_rank_2 <= 1 ? absl::OkStatus()
+                        : BackendError(absl::StrCat("rank 2 came as number ", of_rank_2));
+}
+
+void RunBeside(const Worker& worker) {
+  auto backend = worker.Join("auto", "group");
+  if (!backend.ok()) return Print(backend.status());
+  Print(worker.argument == "turns" ? TakeTurns(**backend, worker)
+                                   : ReduceBehindMessages(**backend, worker.rank));
+  RunAndWait(**backend, Collective::Barrier(), Call(1)).status().IgnoreError();
+}
+
+TEST(AutoMessagesBesideTest, AReductionPassesMessagesThatNobodyHasReceivedYet) {
+  Workers workers({0, 0, 1, 1}, "beside", "reduce");
+  for (int rank = 0; rank < workers.size(); ++rank) EXPECT_EQ(workers.Output(rank), "OK\n");
+}
+
+TEST(AutoMessagesBesideTest, ARankOfAnotherHostIsNotStarvedByAFastOneOfThisHost) {
+  Workers workers({0, 0, 1}, "beside", "turns");
+  for (int rank = 0; rank < workers.size(); ++rank) EXPECT_EQ(workers.Output(rank), "OK\n");
+}
+
+// Ranks 0 and 1 find at once that they have called different collectives, and a receive of rank 0
+// waits meanwhile; rank 2 comes later to hear of it.
+void DifferBesideAReceive(const Worker& worker) {
+  auto backend = worker.Join("auto", "group");
+  if (!backend.ok()) return Print(backend.status());
+  absl::Status received;
+  std::thread receiver;
+  if (worker.rank == 0) {
+    receiver = std::thread([&] { received = Recv(**backend, Filled(5, 0), 1, 7, 0).status(); });
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+  if (worker.rank == 2) absl::SleepFor(absl::Seconds(1));
+  const Tensor tensor = Filled(worker.rank == 1 ? 11 : 12, 1);
+  Print(RunAndWait(**backend, Collective::AllReduce(tensor, ReduceOp::kSum), Call(0)).status());
+  if (!receiver.joinable()) return;
+  receiver.join();
+  Print(received);
+}
+
+TEST(AutoMessagesBesideTest, AMismatchIsToldInFullThoughAReceiveWaits) {
+  Workers workers({0, 0, 1}, "differ", "");
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    const std::vector<std::string> lines =
+        absl::StrSplit(workers.Output(rank), '\n', absl::SkipEmpty());
+    ASSERT_EQ(lines.size(), rank == 0 ? 2u : 1u);
+    for (const std::string& line : lines) {
+      EXPECT_THAT(line, AllOf(HasSubstr("FAILED_PRECONDITION"),
+                              HasSubstr("rank 0 called all_reduce #0 (int32, 12 elements"),
+                              HasSubstr("rank 1 called all_reduce #0 (int32, 11 elements")))
+          << "rank " << rank;
+    }
+  }
+}
+
 // ---- Failures. The last two ranks share a host, rank 0 has one of its own.
 
 constexpr int kReceiver = 1, kSender = 2;
@@ -239,6 +338,28 @@ TEST_P(AutoMessageFailureTest, AMessageThatDoesNotFitQuotesBothCallsOnEveryRank)
   }
 }
 
+// The kernel, or shared memory, would take it.
+void SendToOneThatHasLeft(const Worker& worker) {
+  auto backend = worker.Join("auto", "group");
+  if (!backend.ok()) return Print(backend.status());
+  if (worker.rank != 0) return;  // Leaves.
+  absl::Status sent;
+  for (int i = 0; i < 200 && sent.ok(); ++i) {
+    sent = Send(**backend, Filled(1, i), std::stoi(worker.argument), 7, static_cast<uint64_t>(i));
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  Print(sent);
+}
+
+TEST(AutoMessagesBesideTest, ASendToARankThatHasLeftSaysSo) {
+  for (const int peer : {1, 2}) {
+    Workers workers({0, 0, 1}, "send_left", absl::StrCat(peer));
+    EXPECT_THAT(workers.Output(0),
+                AllOf(HasSubstr("send #"), HasSubstr(absl::StrCat("rank ", peer)),
+                      HasSubstr("has left the group: the backend was destroyed")));
+  }
+}
+
 // Of a receive from any rank, the one on the other host may still send.
 TEST_P(AutoMessageFailureTest, ASenderThatHasLeftIsNamedAtOnceIfNoOtherCanSend) {
   Workers workers(kHosts, "wait", Argument("leave"));
@@ -254,7 +375,11 @@ TEST_P(AutoMessageFailureTest, ASenderThatHasLeftIsNamedAtOnceIfNoOtherCanSend) 
 
 int main(int argc, char** argv) {
   using namespace syncline;
-  const std::map<std::string, Task> tasks = {{"any", &ExchangeWithAny}, {"wait", &WaitForMessage}};
+  const std::map<std::string, Task> tasks = {{"any", &ExchangeWithAny},
+                                             {"beside", &RunBeside},
+                                             {"differ", &DifferBesideAReceive},
+                                             {"send_left", &SendToOneThatHasLeft},
+                                             {"wait", &WaitForMessage}};
   if (const auto status = WorkOnHost(argc, argv, tasks)) return *status;
   testing::InitGoogleMock(&argc, argv);
   if (!EnterNewNetwork() && getuid() != 0) {

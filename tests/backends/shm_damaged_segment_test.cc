@@ -44,8 +44,8 @@ class DamagedSegmentTest : public testing::Test {
     CallContext context;
     context.deadline = Deadline(kTimeout);
     context.collective = &recv;
-    PointToPoint receiver(ranks_.group(1));
-    return receiver.Recv(tensor, context).status();
+    PointToPoint receiver(ranks_.group(1), NodeOptions());
+    return receiver.Recv(tensor, 0, context).status();
   }
 
   MessageSlot& slot() { return ranks_.layout().message_slot(0, 1, 0); }

@@ -36,7 +36,7 @@ class PointToPointTest : public testing::Test {
 
   PointToPointTest() {
     for (int rank = 0; rank < kRanks; ++rank) {
-      point_to_point_.push_back(std::make_unique<PointToPoint>(ranks_.group(rank)));
+      point_to_point_.push_back(std::make_unique<PointToPoint>(ranks_.group(rank), NodeOptions()));
     }
   }
 
@@ -46,7 +46,7 @@ class PointToPointTest : public testing::Test {
     CallContext context;
     context.deadline = Deadline(timeout);
     context.collective = &send;
-    return point_to_point_[from]->Send(tensor, context);
+    return point_to_point_[from]->Send(tensor, to, context);
   }
 
   absl::StatusOr<int> Recv(int to, int from, const Tensor& tensor, int tag = 0) {
@@ -54,7 +54,7 @@ class PointToPointTest : public testing::Test {
     CallContext context;
     context.deadline = Deadline(kTimeout);
     context.collective = &recv;
-    return point_to_point_[to]->Recv(tensor, context);
+    return point_to_point_[to]->Recv(tensor, from, context);
   }
 
   // A thread of a rank.
