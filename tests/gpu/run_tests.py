@@ -35,7 +35,8 @@ class Step:
     """A program: its name, arguments, environment, and the seconds it may take.
 
     `needs` returns why it cannot run on this machine, or nothing. A step that prints a table in
-    Markdown `is_benchmark`; a GoogleTest `is_gtest`, and goes on after a test that ends it.
+    Markdown `is_benchmark`; a GoogleTest `is_gtest`, and goes on after a test that ends it, or that
+    takes longer than its `test_seconds`, if it has its own.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Step:
         needs=None,
         is_gtest=False,
         is_benchmark=False,
+        test_seconds=None,
     ):
         self.name = name
         self.command = command
@@ -55,6 +57,7 @@ class Step:
         self.needs = needs or (lambda: None)
         self.is_gtest = is_gtest
         self.is_benchmark = is_benchmark
+        self.test_seconds = test_seconds
 
 
 def wait_for(process, seconds, path, test_seconds):
@@ -215,7 +218,12 @@ def run_gtest(step, env, seconds, log, test_seconds):
             if left > 1:
                 alone = [each for each in step.command if not each.startswith(FILTER)]
                 alone.append(FILTER + results.begun)
-                run(alone, dict(env, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,REG,PROXY"), left, log)
+                run(
+                    alone,
+                    dict(env, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,REG,PROXY"),
+                    left,
+                    log,
+                )
         if status == "timeout":
             note = "no time for the other tests"
             break
@@ -404,7 +412,7 @@ def steps(machine):
             is_gtest=True,
         )
 
-    def suite(name, path, env, ranks, seconds):
+    def suite(name, path, env, ranks, seconds, test_seconds=None):
         return Step(
             name,
             [binary(path)],
@@ -412,6 +420,7 @@ def steps(machine):
             env,
             lambda: machine.lacks_ranks(ranks),
             is_gtest=True,
+            test_seconds=test_seconds,
         )
 
     def collectives(ranks, processes, env, seconds, share):
@@ -438,9 +447,10 @@ def steps(machine):
             lambda: machine.lacks_ranks(2),
             90,
         ),
-        suite("hooks", "tests/ddp/device_hooks_gpu_test", many, 2, 60),
-        suite("reducers", "tests/ddp/reducer_ranks_gpu_test", few_blocks, 3, 90),
         collectives(2, False, many, 120, 0.06),
+        suite("reducers", "tests/ddp/reducer_ranks_gpu_test", few_blocks, 3, 90),
+        # Its first test makes 60 groups, whose ends take NCCL half a second each.
+        suite("hooks", "tests/ddp/device_hooks_gpu_test", many, 2, 120, test_seconds=80),
         suite(
             "backend nccl",
             "tests/backends/nccl_backend_gpu_test",
@@ -612,7 +622,7 @@ def run_step(step, seconds, log, test_seconds=TEST_SECONDS):
     env["LD_LIBRARY_PATH"] = ":".join(filter(None, [libraries, env.get("LD_LIBRARY_PATH")]))
     limit = min(seconds, step.seconds)
     if step.is_gtest:
-        return run_gtest(step, env, limit, log, test_seconds), ""
+        return run_gtest(step, env, limit, log, step.test_seconds or test_seconds), ""
     status, output = run(step.command, env, limit, log)
     if status == 0:
         return Outcome(PASSED, ""), output
