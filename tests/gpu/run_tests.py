@@ -92,7 +92,11 @@ def wait_for(process, seconds, path, test_seconds):
 def print_stacks(pid):
     """Has each thread of a program that is linked with real_devices print its stack."""
     libc = ctypes.CDLL(None)
-    for thread in sorted(os.listdir("/proc/%d/task" % pid), key=int):
+    try:
+        threads = sorted(os.listdir("/proc/%d/task" % pid), key=int)
+    except OSError:  # It has just ended.
+        return
+    for thread in threads:
         if handles(pid, signal.SIGUSR1):  # Else it would end the process.
             libc.syscall(SYS_TGKILL, pid, int(thread), int(signal.SIGUSR1))
             time.sleep(0.02)
