@@ -358,10 +358,23 @@ void Communicators::EndUse(Communicator& communicator) {
     const device::DeviceRuntime::RelaxedCaptureScope relaxed(runtime_);
     for (const Communicator::Deregistration& deregistration : deregistrations) {
       const NcclResult result = api_.comm_deregister(communicator.comm, deregistration.handle);
+      {
+        absl::MutexLock lock(&mutex_);
+        std::vector<void*>& registered = communicator.registered;
+        const auto found = std::find(registered.begin(), registered.end(), deregistration.handle);
+        if (found != registered.end()) registered.erase(found);
+      }
       if (result == kNcclSuccess) continue;
       Log(LogLevel::kWarning, NcclError(api_, "ncclCommDeregister", result).message());
     }
   }
+}
+
+void Communicators::AddRegistered(NcclComm comm, void* handle) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_of = [&](const Communicator& made) { return made.comm == comm; };
+  const auto made = std::find_if(all_.begin(), all_.end(), is_of);
+  if (made != all_.end()) made->registered.push_back(handle);
 }
 
 void Communicators::Deregister(NcclComm comm, void* handle, std::shared_ptr<const void> memory) {
@@ -441,6 +454,23 @@ void Communicators::AbortAll() {
   AbortNow(all);
 }
 
+void Communicators::DeregisterAll() {
+  std::vector<std::pair<NcclComm, void*>> registered;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (Communicator& made : all_) {
+      for (void* const handle : std::exchange(made.registered, {})) {
+        registered.emplace_back(made.comm, handle);
+      }
+    }
+  }
+  for (const auto& [comm, handle] : registered) {
+    const NcclResult result = api_.comm_deregister(comm, handle);
+    if (result == kNcclSuccess) continue;
+    Log(LogLevel::kWarning, NcclError(api_, "ncclCommDeregister", result).message());
+  }
+}
+
 absl::Status Communicators::Finalize(const std::vector<NcclComm>& all) {
   const Deadline deadline(kLeaveTime);
   // Together: ranks may have made theirs in different orders.
@@ -479,6 +509,7 @@ void Communicators::LeaveAll() {
   const std::vector<NcclComm> all = TakeAll();
   if (all.empty()) return;
   const device::DeviceRuntime::ContextScope context(runtime_, DeviceOfAny());
+  DeregisterAll();
   const absl::Status finalized = Finalize(all);
   if (!finalized.ok()) {
     Log(LogLevel::kInfo, absl::StrCat("communicators are aborted: ", finalized.message()));

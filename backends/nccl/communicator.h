@@ -60,6 +60,8 @@ struct Communicator {
     std::shared_ptr<const void> memory;  // Which is not given back before.
   };
   std::vector<Deregistration> deregistrations;
+  // Likewise guarded: the handles of ncclCommRegister that NCCL still has.
+  std::vector<void*> registered;
 
   enum class State { kMaking, kReady, kFailed } state = State::kMaking;
 };
@@ -125,8 +127,13 @@ class Communicators {
   // A scope in which this thread alone uses the communicators that it has added.
   class UseScope;
 
+  // Keeps a handle that ncclCommRegister has returned: what is still registered when the ranks
+  // leave is deregistered before the communicator ends.
+  void AddRegistered(NcclComm comm, void* handle);
+
   // Has NCCL deregister `handle` of `comm` in `device`'s context: now, or at the end of the
-  // UseScope in which the communicator is. Not if the communicators have ended, which has done so.
+  // UseScope in which the communicator is. Not if the communicators have ended: LeaveAll, or NCCL
+  // at an abort, has done so.
   // Does not wait. `memory` is let go of afterwards.
   void Deregister(NcclComm comm, void* handle, std::shared_ptr<const void> memory);
 
@@ -160,6 +167,9 @@ class Communicators {
   bool BeginEnd();
   std::vector<NcclComm> TakeAll();
   Device DeviceOfAny();  // Of one that there is.
+  // NCCL (2.27 to 2.30 at least) frees what connects a communicator with its peers before it asks
+  // them to unmap memory that is still registered, so that ncclCommDestroy may end the process.
+  void DeregisterAll();
   absl::Status Finalize(const std::vector<NcclComm>& all);
   void AbortNow(const std::vector<NcclComm>& all);
 

@@ -167,6 +167,7 @@ void RegisteredMemory::RegisterWith(const std::shared_ptr<Communicators>& commun
                                          " as any other memory: ",
                                          NcclError(api_, "ncclCommRegister", result).message()));
   }
+  if (handle != nullptr) communicators->AddRegistered(comm, handle);
   registrations_.push_back({communicators, comm, handle});
 }
 

@@ -20,8 +20,9 @@ namespace syncline::nccl {
 
 // One piece of memory, and where it is registered. It is destroyed with the last tensor, by any
 // thread, before or after the groups whose communicators have registered it. Those that have not
-// ended deregister it, each on the thread that uses the communicator if there is one; NCCL has done
-// so for the others. Then TaskThread::Releases() frees it. Thread-safe.
+// ended deregister it, each on the thread that uses the communicator if there is one; the others
+// have done so when their rank left, or NCCL when they were aborted. Then TaskThread::Releases()
+// frees it. Thread-safe.
 class RegisteredMemory {
  public:
   // Memory of `device`; see device::RegisteredAllocator.

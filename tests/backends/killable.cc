@@ -21,6 +21,7 @@
 #include "syncline/collective.h"
 #include "syncline/error_origin.h"
 #include "syncline/file_store.h"
+#include "syncline/prefix_store.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
 #include "tests/support/hosts.h"
@@ -108,6 +109,16 @@ absl::Status CheckResult(const Habit& habit, const Spec& spec, const Collective&
     return absl::OkStatus();
   }
   return absl::InternalError(absl::StrCat("message ", number, kWrong));
+}
+
+// What is wrong here, the test's own group says.
+void WarmUp(const std::string& name, const std::shared_ptr<Store>& store, int rank,
+            const std::string& address) {
+  auto backend = Join(name, std::make_shared<PrefixStore>("warm up", store), rank, address);
+  if (!backend.ok()) return;
+  CallContext context;
+  context.deadline = Deadline(kTimeout);
+  RunAndWait(**backend, Make("all_reduce", 1, rank, 0), context).IgnoreError();
 }
 
 // Starts a thread and returns once the kernel no longer lists it. std::thread::join() returns a
@@ -222,7 +233,7 @@ KillableGroup::Outcome KillableGroup::Await(int rank, absl::Duration limit) {
   return outcome;
 }
 
-std::optional<int> WorkAsKillable(int argc, char** argv) {
+std::optional<int> WorkAsKillable(int argc, char** argv, bool warms_up) {
   if (argc != 13 || std::string(argv[1]) != kMode) return std::nullopt;
   const std::string door = argv[11];
   if (!door.empty()) EnterHost(door);
@@ -248,6 +259,7 @@ std::optional<int> WorkAsKillable(int argc, char** argv) {
   // Likewise those for calls on devices. Where one does not start, the count shows it.
   device::TaskThread::Callbacks().Start().IgnoreError();
   device::TaskThread::Releases().Start().IgnoreError();
+  if (warms_up) WarmUp(argv[2], store, rank, argv[12]);
   const int64_t before = CountPossessions();
   auto backend = Join(argv[2], store, rank, argv[12]);
   // The test may take the store away before it has answered.

@@ -99,7 +99,9 @@ class KillableGroup {
 };
 
 // The exit status of a worker; nothing if the arguments are not those of one. Call it from main().
-std::optional<int> WorkAsKillable(int argc, char** argv);
+// With `warms_up` the ranks first make a group, a call in it, and its end: what libraries open then
+// and keep as long as the process lives does not count as left.
+std::optional<int> WorkAsKillable(int argc, char** argv, bool warms_up = false);
 
 }  // namespace syncline
 

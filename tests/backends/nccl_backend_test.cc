@@ -75,6 +75,7 @@ class Rank {
   }
   Tensor OnHost(const Tensor& on_device) {
     Tensor copy = Tensor::Zeros(on_device.dtype(), on_device.shape());
+    EXPECT_TRUE(Synchronize().ok());  // Before the copy, too: see DeviceTensors::CopyBack.
     EXPECT_TRUE(Runtime().Copy(copy.data(), on_device.data(), on_device.nbytes(), *stream_).ok());
     EXPECT_TRUE(Synchronize().ok());
     return copy;
@@ -190,7 +191,9 @@ TEST(NcclBackendTest, ACallReturnsBeforeItsWorkBegins) {
   });
 }
 
+// The real NCCL connects two ranks when both have called: docs/benchmarks/cuda.md.
 TEST(NcclBackendTest, RanksThatAllSendFirstDoNotWaitForEachOther) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   constexpr int kSize = 3;
   RunGroup(kSize, [](Rank& rank) {
     const int next = (rank.rank() + 1) % kSize, previous = (rank.rank() + kSize - 1) % kSize;
@@ -238,6 +241,7 @@ TEST(NcclBackendTest, MessagesMatchInOrderWhetherTheyArePassedTogetherOrAlone) {
 
 // Far more than have places on the board.
 TEST(NcclBackendTest, RanksMaySendManyMessagesBeforeTheyReceiveAny) {
+  SYNCLINE_REQUIRE_SIMULATED_DEVICES();  // Likewise.
   constexpr int kMessages = 10 * static_cast<int>(nccl::FingerprintBoard::kMessages) + 7;
   RunGroup(2, [](Rank& rank) {
     const int peer = 1 - rank.rank();

@@ -128,6 +128,8 @@ class Broadcast {
   absl::Status Run(int number) { return Start(number)->Wait(Deadline(kTimeout)).status(); }
 
   bool HasArrived() {
+    // Before the copy, too: see DeviceTensors::CopyBack.
+    ExpectOk(Runtime().Synchronize(*stream_, Deadline(kTimeout)));
     ExpectOk(Runtime().Copy(host_.data(), tensor_.data(), host_.nbytes(), *stream_));
     ExpectOk(Runtime().Synchronize(*stream_, Deadline(kTimeout)));
     return SameBytes(host_, Bytes(DType::kInt32, 1000, 0));

@@ -1,5 +1,6 @@
 // Memory that NCCL has allocated, and what communicators register of it. Ranks are threads on
 // simulated devices; the stand-in for NCCL counts what is registered and allocated.
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -141,6 +142,7 @@ TEST_F(NcclRegisteredMemoryTest, ACommunicatorRegistersMemoryOnceAndLetsGoOfItWi
 
 TEST_F(NcclRegisteredMemoryTest, EachGroupRegistersItAndItOutlivesThem) {
   Countdown both_called(2), both_looked(2), both_ended(2), both_looked_again(2);
+  const int before = FakeNccl::Get().calls("ncclCommDeregister");
   RunTwo([&](const std::shared_ptr<Store>& store, int rank) {
     const Tensor tensor = Registered(rank);
     {
@@ -154,6 +156,8 @@ TEST_F(NcclRegisteredMemoryTest, EachGroupRegistersItAndItOutlivesThem) {
       second.Broadcast(tensor, 5);
     }
     both_ended.StepAndWait();
+    // Before the communicators ended, each by the rank that left.
+    EXPECT_EQ(FakeNccl::Get().calls("ncclCommDeregister"), before + 4);
     EXPECT_TRUE(Await([] { return Registrations() == 0; }));
     EXPECT_EQ(Allocations(), 2);
     both_looked_again.StepAndWait();
@@ -175,9 +179,9 @@ TEST_F(NcclRegisteredMemoryTest, AMessageUsesTheCommunicatorOfItsChannel) {
 }
 
 TEST_F(NcclRegisteredMemoryTest, WhatIsFreedAfterAnAbortIsNotDeregistered) {
-  Countdown both_called(2);
+  Countdown both_called(2), both_ended(2);
   std::vector<std::optional<Tensor>> tensors(2);
-  const int before = FakeNccl::Get().calls("ncclCommDeregister");
+  std::atomic<int> before{0};
   RunTwo([&](const std::shared_ptr<Store>& store, int rank) {
     tensors[rank] = Registered(rank);
     Member member(store, rank);
@@ -185,6 +189,8 @@ TEST_F(NcclRegisteredMemoryTest, WhatIsFreedAfterAnAbortIsNotDeregistered) {
     both_called.StepAndWait();
     member.group().Abort("it has had enough");
     EXPECT_TRUE(Await([] { return FakeNccl::Get().live_communicators() == 0; }));
+    before = FakeNccl::Get().calls("ncclCommDeregister");
+    both_ended.StepAndWait();
     tensors[rank].reset();
   });
   EXPECT_EQ(FakeNccl::Get().calls("ncclCommDeregister"), before);
@@ -308,6 +314,8 @@ TEST(NcclRegisteredMemoryOnDevicesTest, ItServesAsAnyOtherMemory) {
            SYNCLINE_RETURN_IF_ERROR(
                Runtime().Copy(half.data(), host.data(), host.nbytes(), *stream));
            SYNCLINE_RETURN_IF_ERROR(group->AllReduce(half, ReduceOp::kSum));
+           // Before the copy, too: see DeviceTensors::CopyBack.
+           SYNCLINE_RETURN_IF_ERROR(Runtime().Synchronize(*stream, Deadline(kTimeout)));
            SYNCLINE_RETURN_IF_ERROR(
                Runtime().Copy(host.data(), half.data(), host.nbytes(), *stream));
            SYNCLINE_RETURN_IF_ERROR(Runtime().Synchronize(*stream, Deadline(kTimeout)));

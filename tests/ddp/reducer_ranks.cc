@@ -47,6 +47,8 @@ absl::StatusOr<Tensor> Fetched(const Tensor& tensor) {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
   const Tensor host = Tensor::Zeros(tensor.dtype(), tensor.shape());
   const Stream stream = CurrentStream(tensor.device());
+  // Before the copy, too: see DeviceTensors::CopyBack.
+  SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(stream, Deadline(kTimeout)));
   SYNCLINE_RETURN_IF_ERROR(runtime->Copy(host.data(), tensor.data(), host.nbytes(), stream));
   SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(stream, Deadline(kTimeout)));
   return host;

@@ -116,7 +116,11 @@ sys.exit(failed)
     [
         ("pass", run_tests.PASSED, ["3 passed"]),
         ("result = '  FAILED'.strip()", run_tests.FAILED, ["2 passed", "1 failed: A.Two"]),
-        ("os.abort()", run_tests.FAILED, ["2 passed", "1 ended the process or hung: A.Two"]),
+        (
+            "os.abort()",
+            run_tests.FAILED,
+            ["2 passed", "1 ended the process or hung: A.Two (signal SIGABRT)"],
+        ),
         ("result = ' SKIPPED'.strip()", run_tests.PASSED, ["2 passed", "1 skipped"]),
         ("sys.exit(0)", run_tests.FAILED, ["2 passed", "1 ended the process or hung: A.Two"]),
     ],
@@ -136,6 +140,22 @@ def test_a_test_that_hangs_ends_with_what_it_has_started(tmp_path):
     outcome, _ = run_tests.run_step(step, 60, str(tmp_path / "log"))
     assert outcome.result == run_tests.FAILED
     assert "A.Two" in outcome.note and "1 not run" in outcome.note
+
+
+def test_a_test_that_hangs_does_not_keep_the_others_from_running(tmp_path):
+    path = program(tmp_path, GTEST % "time.sleep(1000)")
+    step = run_tests.Step("gtest", [path, "--gtest_filter=*"], 60, is_gtest=True)
+    outcome, _ = run_tests.run_step(step, 60, str(tmp_path / "log"), test_seconds=2)
+    assert outcome.result == run_tests.FAILED
+    assert "2 passed; 1 ended the process or hung: A.Two (hung)" in outcome.note
+
+
+def test_a_test_that_a_signal_ends_is_run_again_for_what_nccl_says(tmp_path):
+    path = program(tmp_path, GTEST % "print(os.environ.get('NCCL_DEBUG')); os.abort()")
+    step = run_tests.Step("gtest", [path, "--gtest_filter=*"], 60, is_gtest=True)
+    run_tests.run_step(step, 60, str(tmp_path / "log"))
+    log = (tmp_path / "log").read_text()
+    assert log.count("ended: signal SIGABRT") == 2
 
 
 def test_programs_that_fail_or_cannot_run_are_no_passes(tmp_path):

@@ -8,6 +8,7 @@ failed.
 
 import argparse
 import collections
+import ctypes
 import glob
 import os
 import re
@@ -19,6 +20,11 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MANY_RESTARTS = 5
+# A test that takes longer hangs: the longest takes half of this.
+TEST_SECONDS = 30
+SYS_TGKILL = 234  # Of x86-64, which the programs are for.
+
+FILTER = "--gtest_filter="
 
 # What a step came to; `note` says why, or counts.
 Outcome = collections.namedtuple("Outcome", "result note")
@@ -29,7 +35,8 @@ class Step:
     """A program: its name, arguments, environment, and the seconds it may take.
 
     `needs` returns why it cannot run on this machine, or nothing. A step that prints a table in
-    Markdown `is_benchmark`; a GoogleTest `is_gtest`, and goes on after a test that ends it.
+    Markdown `is_benchmark`; a GoogleTest `is_gtest`, and goes on after a test that ends it, or that
+    takes longer than its `test_seconds`, if it has its own.
     """
 
     def __init__(
@@ -41,6 +48,7 @@ class Step:
         needs=None,
         is_gtest=False,
         is_benchmark=False,
+        test_seconds=None,
     ):
         self.name = name
         self.command = command
@@ -49,12 +57,74 @@ class Step:
         self.needs = needs or (lambda: None)
         self.is_gtest = is_gtest
         self.is_benchmark = is_benchmark
+        self.test_seconds = test_seconds
 
 
-def run(command, env, seconds, log):
+def wait_for(process, seconds, path, test_seconds):
+    """Returns its exit status, "timeout" after `seconds`, or "hung".
+
+    It hangs when no further test of a GoogleTest, whose output is in `path`, has begun for
+    `test_seconds`, if that is not 0.
+    """
+    now = time.monotonic()
+    end = now + seconds
+    test_end = now + (test_seconds or seconds)
+    begun = 0
+    while True:
+        try:
+            return process.wait(timeout=0.2)
+        except subprocess.TimeoutExpired:
+            pass
+        now = time.monotonic()
+        if now >= end:
+            return "timeout"
+        if test_seconds:
+            with open(path, "rb") as output:
+                count = output.read().count(b"[ RUN      ]")
+            if count != begun:
+                begun = count
+                test_end = now + test_seconds
+        if now >= test_end:
+            print_stacks(process.pid)
+            return "hung"
+
+
+def print_stacks(pid):
+    """Has each thread of a program that is linked with real_devices print its stack."""
+    libc = ctypes.CDLL(None)
+    try:
+        threads = sorted(os.listdir("/proc/%d/task" % pid), key=int)
+    except OSError:  # It has just ended.
+        return
+    for thread in threads:
+        if handles(pid, signal.SIGUSR1):  # Else it would end the process.
+            libc.syscall(SYS_TGKILL, pid, int(thread), int(signal.SIGUSR1))
+            time.sleep(0.02)
+
+
+def handles(pid, number):
+    """Whether a process has a handler for a signal."""
+    try:
+        with open("/proc/%d/status" % pid) as status:
+            caught = re.search(r"(?m)^SigCgt:\s*([0-9a-f]+)", status.read())
+    except OSError:
+        return False
+    return bool(caught) and bool(int(caught.group(1), 16) >> (number - 1) & 1)
+
+
+def describe_status(status):
+    """In words: how a process has ended."""
+    if status in ("timeout", "hung"):
+        return status
+    if status < 0:
+        return "signal %s" % signal.Signals(-status).name
+    return "status %d" % status
+
+
+def run(command, env, seconds, log, test_seconds=0):
     """Runs a command in a session of its own, which ends with it. Returns status and output.
 
-    The status is "timeout" if it took longer than `seconds`.
+    The status is as of wait_for.
     """
     path = log + ".part"
     with open(path, "wb") as out:
@@ -73,10 +143,7 @@ def run(command, env, seconds, log):
             process = None
         status = 127
         if process is not None:
-            try:
-                status = process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                status = "timeout"
+            status = wait_for(process, seconds, path, test_seconds)
             try:
                 os.killpg(process.pid, signal.SIGKILL)  # And what it has started.
             except ProcessLookupError:
@@ -87,6 +154,8 @@ def run(command, env, seconds, log):
     os.remove(path)
     with open(log, "a") as whole:
         whole.write(output)
+        if status not in (0, 1):
+            whole.write("-------- ended: %s\n" % describe_status(status))
     return status, output
 
 
@@ -115,10 +184,11 @@ class GtestResults:
         return sum(1 for each in self.ended.values() if each == result)
 
 
-def run_gtest(step, env, seconds, log):
+def run_gtest(step, env, seconds, log, test_seconds):
     """Runs a GoogleTest, and again behind each test that has ended the process."""
     results = GtestResults()
-    died = []
+    died, ends = [], []
+    has_explained = False
     end = time.monotonic() + seconds
     note = ""
     listed = 0
@@ -131,19 +201,33 @@ def run_gtest(step, env, seconds, log):
         if left <= 1:
             note = "no time for the other tests"
             break
-        status, output = run(command, env, left, log)
+        status, output = run(command, env, left, log, test_seconds)
         match = re.search(r"Running (\d+) tests? from", output)
         if match and not listed:
             listed = int(match.group(1))
         results.read(output)
         if status in (0, 1) and results.begun is None:
             if not results.ended:
-                note = "no test has run; status %s" % status
+                note = "no test has run; %s" % describe_status(status)
             break
         if results.begun is None:
-            note = "status %s outside of a test" % status
+            note = "%s outside of a test" % describe_status(status)
             break
         died.append(results.begun)
+        ends.append("%s (%s)" % (results.begun, describe_status(status)))
+        if isinstance(status, int) and not has_explained:
+            # Once more, alone, for what NCCL says.
+            has_explained = True
+            left = min(end - time.monotonic(), test_seconds)
+            if left > 1:
+                alone = [each for each in step.command if not each.startswith(FILTER)]
+                alone.append(FILTER + results.begun)
+                run(
+                    alone,
+                    dict(env, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="INIT,REG,PROXY"),
+                    left,
+                    log,
+                )
         if status == "timeout":
             note = "no time for the other tests"
             break
@@ -155,7 +239,7 @@ def run_gtest(step, env, seconds, log):
     if failed:
         parts.append("%d failed: %s" % (len(failed), ", ".join(failed[:5])))
     if died:
-        parts.append("%d ended the process or hung: %s" % (len(died), ", ".join(died)))
+        parts.append("%d ended the process or hung: %s" % (len(died), ", ".join(ends)))
     if skipped:
         parts.append("%d skipped" % skipped)
     missing = listed - len(results.ended) - len(died)
@@ -169,12 +253,11 @@ def run_gtest(step, env, seconds, log):
 
 def add_to_filter(command, names):
     """The command with tests excluded from its --gtest_filter."""
-    flag = "--gtest_filter="
-    chosen = [each[len(flag) :] for each in command if each.startswith(flag)]
-    rest = [each for each in command if not each.startswith(flag)]
+    chosen = [each[len(FILTER) :] for each in command if each.startswith(FILTER)]
+    rest = [each for each in command if not each.startswith(FILTER)]
     positive, _, negative = (chosen[0] if chosen else "*").partition("-")
     excluded = ([negative] if negative else []) + names
-    return rest + [flag + (positive or "*") + "-" + ":".join(excluded)]
+    return rest + [FILTER + (positive or "*") + "-" + ":".join(excluded)]
 
 
 class Machine:
@@ -296,7 +379,7 @@ class Machine:
 
 
 def steps(machine):
-    """All steps, in order."""
+    """All steps, in order: first those that have not passed on a device yet."""
 
     def binary(path):
         return os.path.join(HERE, "bin", path)
@@ -333,7 +416,7 @@ def steps(machine):
             is_gtest=True,
         )
 
-    def suite(name, path, env, ranks, seconds):
+    def suite(name, path, env, ranks, seconds, test_seconds=None):
         return Step(
             name,
             [binary(path)],
@@ -341,6 +424,7 @@ def steps(machine):
             env,
             lambda: machine.lacks_ranks(ranks),
             is_gtest=True,
+            test_seconds=test_seconds,
         )
 
     def collectives(ranks, processes, env, seconds, share):
@@ -357,11 +441,9 @@ def steps(machine):
             is_benchmark=True,
         )
 
+    # These have not passed on a device yet.
     result = [
-        Step("device", [binary("tests/gpu/device_gpu_test")], 60, needs=devices, is_gtest=True),
-        Step("kernels", [binary("tests/gpu/kernels_gpu_test")], 120, needs=devices, is_gtest=True),
-        groups("groups over nccl, 1 rank", "*/nccl_1", {}, nccl, 60),
-        conformance(1, {}, 60),
+        suite("registered memory", "tests/backends/nccl_registered_memory_gpu_test", many, 2, 60),
         groups(
             "groups over nccl, 2 ranks",
             "*/nccl_2:*/nccl:*Nccl*:ChoiceOfBackendTest.*",
@@ -369,7 +451,10 @@ def steps(machine):
             lambda: machine.lacks_ranks(2),
             90,
         ),
-        conformance(2, many, 120),
+        collectives(2, False, many, 120, 0.06),
+        suite("reducers", "tests/ddp/reducer_ranks_gpu_test", few_blocks, 3, 90),
+        # Its first test makes 60 groups, whose ends take NCCL half a second each.
+        suite("hooks", "tests/ddp/device_hooks_gpu_test", many, 2, 120, test_seconds=80),
         suite(
             "backend nccl",
             "tests/backends/nccl_backend_gpu_test",
@@ -377,14 +462,6 @@ def steps(machine):
             3,
             90,
         ),
-        conformance(3, few_blocks, 120),
-        suite("reducers", "tests/ddp/reducer_ranks_gpu_test", few_blocks, 3, 90),
-        suite("reducers on streams", "tests/ddp/reducer_device_gpu_test", many, 2, 60),
-        suite("hooks", "tests/ddp/device_hooks_gpu_test", many, 2, 60),
-        suite("communicators", "tests/backends/nccl_communicators_gpu_test", few_blocks, 3, 120),
-        suite("registered memory", "tests/backends/nccl_registered_memory_gpu_test", many, 2, 60),
-        conformance(4, few_blocks, 120),
-        suite("kills", "tests/backends/nccl_kill_gpu_test", few_blocks, 3, 150),
         groups(
             "groups through memory of the host",
             "*/shm_1:*/shm_2:*/shm_3:*/shm:*/auto_2:*/gloo_2:*/local_2:StagedTensorsTest.*",
@@ -392,6 +469,27 @@ def steps(machine):
             devices,
             120,
         ),
+        collectives(2, True, many, 120, 0.06),
+        collectives(4, False, few_blocks, 120, 0.06),
+    ]
+    have_passed = [
+        suite(
+            "kills",
+            "tests/backends/nccl_kill_gpu_test",
+            # Its threads keep connections to the other processes beyond the communicators.
+            dict(few_blocks, NCCL_RAS_ENABLE="0"),
+            3,
+            150,
+        ),
+        Step("device", [binary("tests/gpu/device_gpu_test")], 60, needs=devices, is_gtest=True),
+        Step("kernels", [binary("tests/gpu/kernels_gpu_test")], 120, needs=devices, is_gtest=True),
+        groups("groups over nccl, 1 rank", "*/nccl_1", {}, nccl, 60),
+        conformance(1, {}, 60),
+        conformance(2, many, 120),
+        conformance(3, few_blocks, 120),
+        conformance(4, few_blocks, 120),
+        suite("reducers on streams", "tests/ddp/reducer_device_gpu_test", many, 2, 60),
+        suite("communicators", "tests/backends/nccl_communicators_gpu_test", few_blocks, 3, 120),
         Step(
             "benchmark of kernels",
             [binary("benchmarks/cuda/cuda")] + (["1", "2"] if machine.simulated else []),
@@ -400,9 +498,6 @@ def steps(machine):
             is_benchmark=True,
         ),
         collectives(1, False, {}, 60, 0.03),
-        collectives(2, False, many, 120, 0.06),
-        collectives(2, True, many, 120, 0.06),
-        collectives(4, False, few_blocks, 120, 0.06),
     ]
     python = {"PYTHONPATH": os.path.join(HERE, "site"), "PYTHONUNBUFFERED": "1"}
     if machine.nccl and not machine.simulated:
@@ -434,7 +529,10 @@ def steps(machine):
                 is_benchmark=True,
             )
         )
+    shared = "gpu_ranks.py", "models.py"
     for script in sorted(glob.glob(os.path.join(HERE, "torch", "*.py"))):
+        if os.path.basename(script) in shared:
+            continue
         result.append(
             Step(
                 "torch/" + os.path.basename(script),
@@ -477,7 +575,7 @@ def steps(machine):
                 ),
             )
         )
-    return result
+    return result + have_passed
 
 
 def describe(machine):
@@ -514,8 +612,8 @@ def describe(machine):
     return lines
 
 
-def run_step(step, seconds, log):
-    """Runs one step, for no longer than `seconds`."""
+def run_step(step, seconds, log, test_seconds=TEST_SECONDS):
+    """Runs one step, for no longer than `seconds`, and one test of it than `test_seconds`."""
     reason = step.needs()
     if reason:
         return Outcome(NOT_RUN, reason), ""
@@ -528,14 +626,14 @@ def run_step(step, seconds, log):
     env["LD_LIBRARY_PATH"] = ":".join(filter(None, [libraries, env.get("LD_LIBRARY_PATH")]))
     limit = min(seconds, step.seconds)
     if step.is_gtest:
-        return run_gtest(step, env, limit, log), ""
+        return run_gtest(step, env, limit, log, step.test_seconds or test_seconds), ""
     status, output = run(step.command, env, limit, log)
     if status == 0:
         return Outcome(PASSED, ""), output
     if status == "timeout":
         return Outcome(FAILED, "not ended after %d s" % limit), output
     last = output.strip().splitlines()[-1:] or ["no output"]
-    return Outcome(FAILED, "status %s: %s" % (status, last[0][:200])), output
+    return Outcome(FAILED, "%s: %s" % (describe_status(status), last[0][:200])), output
 
 
 def write_summary(path, head, rows, rest):
@@ -565,6 +663,8 @@ def main(argv):
     parser.add_argument("--seconds", type=float, default=560, help="for all together")
     parser.add_argument("--only", default="", help="a pattern of names of steps")
     parser.add_argument("--skip", default="", help="a pattern of names of steps")
+    parser.add_argument("--step_seconds", type=float, default=150, help="for each of them")
+    parser.add_argument("--test_seconds", type=float, default=TEST_SECONDS, help="of one test")
     parser.add_argument("--list", action="store_true", help="print the steps, and run none")
     options = parser.parse_args(argv)
     end = time.monotonic() + options.seconds
@@ -595,7 +695,8 @@ def main(argv):
         with open(log, "a") as whole:
             whole.write("\n======== %s: %s\n" % (step.name, " ".join(step.command)))
         begin = time.monotonic()
-        outcome, output = run_step(step, end - begin, log)
+        left = min(end - begin, options.step_seconds)
+        outcome, output = run_step(step, left, log, options.test_seconds)
         taken = time.monotonic() - begin
         if step.is_benchmark and output:
             with open(tables, "a") as file:

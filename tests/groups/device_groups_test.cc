@@ -245,12 +245,15 @@ TEST_P(DeviceGroups, CallsAreInTheOrderOfTheCallersStream) {
       const Tensor host = Tensor::Zeros(DType::kFloat32, {1000});
       std::fill_n(host.data_as<float>(), host.numel(), static_cast<float>(i + 1));
       SYNCLINE_ASSIGN_OR_RETURN(Tensor tensor, EmptyOnDevice(device, DType::kFloat32, {1000}));
+      SYNCLINE_ASSIGN_OR_RETURN(Tensor copy, EmptyOnDevice(device, DType::kFloat32, {1000}));
       SYNCLINE_RETURN_IF_ERROR(runtime->Copy(tensor.data(), host.data(), host.nbytes(), *stream));
       SYNCLINE_RETURN_IF_ERROR(group.AllReduce(tensor));
-      const Tensor result = Tensor::Zeros(DType::kFloat32, {1000});
-      SYNCLINE_RETURN_IF_ERROR(
-          runtime->Copy(result.data(), tensor.data(), result.nbytes(), *stream));
+      // On the device, as a copy to the host may wait: see DeviceTensors::CopyBack.
+      SYNCLINE_RETURN_IF_ERROR(runtime->Copy(copy.data(), tensor.data(), copy.nbytes(), *stream));
       SYNCLINE_RETURN_IF_ERROR(runtime->Fill(tensor.data(), 0xff, tensor.nbytes(), *stream));
+      SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(*stream, Deadline(kGroupTimeout)));
+      const Tensor result = Tensor::Zeros(DType::kFloat32, {1000});
+      SYNCLINE_RETURN_IF_ERROR(runtime->Copy(result.data(), copy.data(), result.nbytes(), *stream));
       SYNCLINE_RETURN_IF_ERROR(runtime->Synchronize(*stream, Deadline(kGroupTimeout)));
       const float sum = static_cast<float>((i + 1) * size());
       const bool is_right = std::all_of(result.data_as<float>(), result.data_as<float>() + 1000,

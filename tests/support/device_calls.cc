@@ -64,6 +64,7 @@ absl::Status DeviceTensors::Synchronize() const {
 absl::Status DeviceTensors::CopyBack() const {
   SYNCLINE_ASSIGN_OR_RETURN(device::DeviceRuntime* const runtime, device::DeviceRuntime::Get());
   const Stream stream = CurrentStream(device_);
+  SYNCLINE_RETURN_IF_ERROR(Synchronize());
   for (const auto& [host, made] : pairs_) {
     if (host.nbytes() == 0) continue;
     SYNCLINE_RETURN_IF_ERROR(runtime->Copy(host.data(), made.data(), host.nbytes(), stream));

@@ -36,8 +36,10 @@ class DeviceTensors {
   // tensors any more.
   absl::Status Synchronize() const;
 
-  // Copies the elements of all tensors back behind what the current stream has been told to wait
-  // for, and waits for that.
+  // Waits until the current stream has done what it has been told to, and copies the elements of
+  // all tensors back. A copy to memory that is not pinned, behind work that has not ended, would
+  // keep the driver busy until then: another rank of this process could not launch what that work
+  // waits for.
   absl::Status CopyBack() const;
 
  private:

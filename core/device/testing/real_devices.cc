@@ -1,7 +1,10 @@
 // What fake_cuda_env.h says where devices are the machine's: the driver's functions are there,
 // those that control simulated devices end the process.
 #include <dlfcn.h>
+#include <execinfo.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -45,6 +48,34 @@ const bool kept = [] {
 }();
 
 }  // namespace
+
+// Libraries that are not ours do the work here, and the machine may have no debugger. So a thread
+// that ends the process prints its stack, and one that gets SIGUSR1, as those of a test that hangs
+// do from tests/gpu/run_tests.py.
+void PrintStack(int signal) {
+  static constexpr char kTitle[] = "The stack of a thread:\n";
+  void* frames[64];
+  const int count = backtrace(frames, 64);
+  if (write(STDERR_FILENO, kTitle, sizeof(kTitle) - 1) < 0) return;
+  backtrace_symbols_fd(frames, count, STDERR_FILENO);
+  // Blocked until this returns; then, by SA_RESETHAND, it ends the process.
+  if (signal != SIGUSR1) raise(signal);
+}
+
+const bool prints_stack = [] {
+  // The first call loads a library, which a handler of signals must not.
+  void* frame;
+  backtrace(&frame, 1);
+  struct sigaction action = {};
+  action.sa_handler = &PrintStack;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) {
+    sigaction(signal, &action, nullptr);
+  }
+  return true;
+}();
 
 bool DevicesAreSimulated() { return false; }
 
