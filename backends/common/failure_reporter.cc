@@ -415,13 +415,15 @@ class DiagnosisMaker {
       return lost(absl::StrCat(Describe(silent_), " did not report and must be presumed lost"),
                   silent_);
     }
-    const std::vector<std::pair<int, int>> broken = BrokenBothWays();
+    std::vector<std::pair<int, int>> broken = BrokenBothWays();
     if (broken.empty()) {
       const std::vector<int> ranks = RanksOfCause();
       // Another transport than that of the watch has ended: who had its connection knows which.
       const auto knows = ranks.empty() ? ReportWithRanks() : reports_.end();
       if (knows != reports_.end()) return Reported(knows->first, knows->second);
-      return lost("check the network between the hosts", ranks);
+      // Each side may have failed, and told what it knew, after the first connection to the other.
+      if (ranks.empty()) broken = BrokenOneWay();
+      if (broken.empty()) return lost("check the network between the hosts", ranks);
     }
     std::vector<std::string> texts;
     std::set<int> ranks;
@@ -443,6 +445,23 @@ class DiagnosisMaker {
   // own: a rank that fails closes its connections, but has not lost those of the ranks that then
   // lose it.
   std::vector<std::pair<int, int>> BrokenBothWays() const {
+    const std::set<std::pair<int, int>> lost = LostConnections();
+    std::vector<std::pair<int, int>> broken;
+    for (const auto& [a, b] : lost) {
+      if (a < b && lost.count({b, a}) > 0) broken.emplace_back(a, b);
+    }
+    return broken;
+  }
+
+  // The pairs of ranks of which one has lost the connection to the other.
+  std::vector<std::pair<int, int>> BrokenOneWay() const {
+    std::set<std::pair<int, int>> broken;
+    for (const auto& [a, b] : LostConnections()) broken.insert({std::min(a, b), std::max(a, b)});
+    return {broken.begin(), broken.end()};
+  }
+
+  // Each rank that reports, with each to which it has lost a connection.
+  std::set<std::pair<int, int>> LostConnections() const {
     std::set<std::pair<int, int>> lost;
     const auto add = [&](int rank, const std::vector<int>& others) {
       for (const int other : others) lost.insert({rank, other});
@@ -454,11 +473,7 @@ class DiagnosisMaker {
       add(rank, report.lost);
       if (report.kind == ErrorKind::kNetwork) add(rank, report.ranks);
     }
-    std::vector<std::pair<int, int>> broken;
-    for (const auto& [a, b] : lost) {
-      if (a < b && lost.count({b, a}) > 0) broken.emplace_back(a, b);
-    }
-    return broken;
+    return lost;
   }
 
   static constexpr size_t kMaxBroken = 3;  // That an error quotes.

@@ -293,6 +293,21 @@ TEST(FailureReportTest, ARankThatOnlyANeighbourMissesIsNamedOnAllRanks) {
   }
 }
 
+// Ranks 0 and 1 are on one host, 2 and 3 on another, and the cable between them is cut. Each fails
+// once it has missed one of the others, which need not have missed it.
+TEST(FailureReportTest, ConnectionsThatOneSideAloneHasLostAreNamedIfNothingElseIsKnown) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 4);
+  for (const absl::Status& diagnosis : DiagnoseAll(store, tables,
+                                                   {Lost({1, 2, 3}, {2}), Lost({0, 2, 3}, {}),
+                                                    Lost({0, 1, 3}, {1}), Lost({0, 1, 2}, {1})})) {
+    EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
+    EXPECT_THAT(Message(diagnosis), AllOf(HasSubstr("between rank 0 (host "),
+                                          HasSubstr(" and rank 2 (host "), HasSubstr("broke")));
+    EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0, 1, 2, 3));
+  }
+}
+
 TEST(FailureReportTest, TheCauseThatAnotherRankToldIsQuoted) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
