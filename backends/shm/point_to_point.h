@@ -100,8 +100,7 @@ class PointToPoint {
   void NotifyOfMessage(int rank) const {
     RankRegion& region = layout_.region(rank);
     if (!group_.waiter().Notify(region.message_event)) return;
-    // Orders the next load after that of `sleepers`, before which the sleeper has stored it.
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // Stored before the sleeper counted itself in what Notify has loaded with acquire.
     const bool sleeps_elsewhere = region.sleeps_elsewhere.load(std::memory_order_relaxed) != 0;
     if (sleeps_elsewhere && node_.ring != nullptr) node_.ring(rank);
   }

@@ -90,7 +90,7 @@ class Waiter {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     // The addition of nothing is a sequentially consistent load that orders earlier stores too.
     const uint32_t sleepers =
-        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_relaxed);
+        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_acquire);
     if (sleepers == 0) return false;
     base::WakeAll(event);
     return true;
