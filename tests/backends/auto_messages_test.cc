@@ -316,7 +316,7 @@ TEST_P(AutoMessageFailureTest, AStoppedSenderIsATimeoutOfTheReceiverOnEveryRank)
   }
 }
 
-TEST_P(AutoMessageFailureTest, ASenderThatIsInACollectiveIsNamedWhenTheReceiverGivesUp) {
+TEST_P(AutoMessageFailureTest, ASenderThatIsInACollectiveIsATimeoutOfTheReceiverOnEveryRank) {
   Workers workers(kHosts, "wait", Argument("barrier"));
   AwaitAll(workers);
   for (int rank = 0; rank < workers.size(); ++rank) {
