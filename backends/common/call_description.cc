@@ -83,8 +83,8 @@ std::string Quote(const CallDescription& a, int rank_a, const CallDescription& b
 }  // namespace
 
 CallDescription::CallDescription(const CallContext& context)
-    : CallDescription(context.collective->kind, context.sequence, context.collective->dtype()) {
-  const Collective& call = *context.collective;
+    : CallDescription(context.quoted().kind, context.sequence, context.quoted().dtype()) {
+  const Collective& call = context.quoted();
   reduce_op = call.reduce_op;
   peer = call.peer;
   tag = static_cast<int>(call.tag);

@@ -73,7 +73,7 @@ inline uint64_t SaltOf(const CallContext& context) {
 uint64_t HashOfSizes(const Collective& call);
 
 inline CallFingerprint CallFingerprint::Of(const CallContext& context) {
-  const Collective& call = *context.collective;
+  const Collective& call = context.quoted();
   CallFingerprint fingerprint;
   fingerprint.sequence = context.sequence;
   fingerprint.count = 0;
@@ -81,8 +81,8 @@ inline CallFingerprint CallFingerprint::Of(const CallContext& context) {
   fingerprint.packed = Pack(call.kind, call.dtype(), call.reduce_op, call.peer);
   if (HasFixedSize(call.kind)) {
     if (call.tensor != nullptr) fingerprint.count = call.tensor->numel();
-  } else if (call.kind != OpKind::kAllToAll) {
-    fingerprint.hash ^= HashOfSizes(call);
+  } else if (call.kind != OpKind::kAllToAll && context.step_of == nullptr) {
+    fingerprint.hash ^= HashOfSizes(call);  // Of a step's call its salt shows them.
   }
   return fingerprint;
 }

@@ -77,7 +77,7 @@ PeerProcesses::PeerProcesses(const PeerTable& peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     const bool is_known = peers.LivenessOf(rank) != base::Liveness::kUnknown;
     const bool is_self = is_known && peers.pid(rank) == getpid();
-    peers_.push_back({peers.Describe(rank), nullptr, is_self, false});
+    peers_.push_back({peers.NumberOf(rank), peers.Describe(rank), nullptr, is_self, false});
     entries_.push_back({-1, POLLIN, 0});
     if (is_self || !is_known) continue;
     std::shared_ptr<const base::UniqueFd> pidfd = PidfdTable::Instance().Open(peers.pid(rank));
@@ -112,7 +112,7 @@ absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
     const bool has_ended = any_ended && (entries[rank].revents & POLLIN) != 0;
     if (!has_ended && !peers_[rank].was_dead) continue;
     if (!matters(static_cast<int>(rank))) continue;
-    dead.push_back(static_cast<int>(rank));
+    dead.push_back(peers_[rank].number);
     names.push_back(peers_[rank].name);
   }
   return base::DeadRanksError(std::move(dead), names);

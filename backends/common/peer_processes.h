@@ -42,6 +42,7 @@ class PeerProcesses {
   void Watch(int rank, std::shared_ptr<const base::UniqueFd> pidfd);
 
   struct Peer {
+    int number;        // For errors.
     std::string name;  // For messages.
     std::shared_ptr<const base::UniqueFd> pidfd;
     bool is_self = false;   // Is a thread of this process.

@@ -22,7 +22,7 @@ namespace {
 
 // Changes with whatever ranks send each other: two that send other things may agree on all sizes,
 // and go on with wrong elements.
-constexpr absl::string_view kProtocol = "protocol 4";
+constexpr absl::string_view kProtocol = "protocol 5";
 
 std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
 
@@ -101,7 +101,12 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
 }
 
 std::string PeerTable::Describe(int rank) const {
-  return absl::StrCat("rank ", rank, " (", members_[rank].peer.ToString(), ")");
+  return absl::StrCat("rank ", NumberOf(rank), " (", members_[rank].peer.ToString(), ")");
+}
+
+std::vector<int> PeerTable::NumbersOf(std::vector<int> ranks) const {
+  for (int& rank : ranks) rank = NumberOf(rank);
+  return ranks;
 }
 
 base::Liveness PeerTable::LivenessOf(int rank) const {
@@ -113,7 +118,7 @@ absl::Status PeerTable::CheckAlive() const {
   std::vector<std::string> names;
   for (int rank = 0; rank < size(); ++rank) {
     if (LivenessOf(rank) != base::Liveness::kDead) continue;
-    dead.push_back(rank);
+    dead.push_back(NumberOf(rank));
     names.push_back(Describe(rank));
   }
   return base::DeadRanksError(std::move(dead), names);

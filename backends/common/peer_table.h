@@ -54,6 +54,13 @@ class PeerTable {
   // Equal for ranks of one host; see Peer::identity.
   const std::string& host_identity(int rank) const { return members_[rank].peer.identity; }
 
+  // For ranks that are some of a larger group's: from here on messages and errors give `numbers`,
+  // their ranks there, ascending.
+  void Renumber(std::vector<int> numbers) { numbers_ = std::move(numbers); }
+  // What messages and errors call a rank: itself, unless they are renumbered.
+  int NumberOf(int rank) const { return numbers_.empty() ? rank : numbers_[rank]; }
+  std::vector<int> NumbersOf(std::vector<int> ranks) const;
+
   // "rank 3 (host b, pid 81)".
   std::string Describe(int rank) const;
 
@@ -80,6 +87,7 @@ class PeerTable {
 
   int rank_;
   std::vector<Member> members_;
+  std::vector<int> numbers_;  // By rank; empty unless they are renumbered.
 };
 
 }  // namespace syncline::backends

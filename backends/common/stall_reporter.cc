@@ -99,9 +99,10 @@ std::string StallText(const PeerTable& peers, absl::string_view operation, absl:
           : absl::StrCat(
                 "missing: ", absl::StrJoin(missing, "; ", [&](std::string* out, const auto& entry) {
                   const auto& [activity, ranks] = entry;
-                  absl::StrAppend(
-                      out, ranks.size() == 1 ? peers.Describe(ranks[0]) : base::NameRanks(ranks),
-                      ": ", activity);
+                  absl::StrAppend(out,
+                                  ranks.size() == 1 ? peers.Describe(ranks[0])
+                                                    : base::NameRanks(peers.NumbersOf(ranks)),
+                                  ": ", activity);
                 }));
   return absl::StrCat(peers.Describe(peers.rank()), " has waited for ",
                       absl::FormatDuration(waited), " in ", operation, "; ", who);

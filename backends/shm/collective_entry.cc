@@ -71,7 +71,8 @@ absl::Status CollectiveEntry::Exchange(int needed) {
   const auto own = backends::CallFingerprint::Of(context_.call);
   const bool meets = needed == kEveryRank || must_meet_;
   SYNCLINE_RETURN_IF_ERROR(ring_.AwaitSlot(meets, context_));
-  Publish(own, meets);
+  // A rank that waits for all in one step may not do so in the call of which that is a step.
+  Publish(own, context_.call.step_of != nullptr ? must_meet_ : meets);
   if (!meets) {
     if (needed == kNoRank) return absl::OkStatus();
     ring_.FetchFrom(needed);
@@ -121,8 +122,9 @@ absl::StatusOr<int64_t> CollectiveEntry::CheckSplits() {
     all_even = false;
     largest = std::max(largest, Largest(splits));
   }
-  // All blocks of all ranks have one size: nothing can be unlike what is expected.
-  if (all_even) return largest;
+  // All blocks of all ranks have one size: nothing can be unlike what is expected. Nor is it in a
+  // step of another call, whose ranks have compared what they send.
+  if (all_even || context_.call.step_of != nullptr) return largest;
   // Otherwise the calls in full tell, at the price of another exchange.
   PublishCall();
   for (int r = 0; r < layout_.size(); ++r) {
@@ -148,6 +150,14 @@ absl::Status CollectiveEntry::CheckCalls() const {
   std::vector<backends::CallDescription> calls;
   for (int r = 0; r < layout_.size(); ++r) {
     SYNCLINE_ASSIGN_OR_RETURN(backends::CallDescription call, ring_.CallOf(r, context_.number));
+    const auto size = static_cast<size_t>(layout_.size());
+    if (call.kind == OpKind::kAllToAll &&
+        (call.counts.size() != size || call.expected.size() != size)) {
+      return WithRanks(
+          BackendError(absl::StrCat(group_.peers().Describe(r),
+                                    " has published an all_to_all of another number of ranks")),
+          {group_.peers().NumberOf(r)});
+    }
     calls.push_back(std::move(call));
   }
   std::vector<const backends::CallDescription*> pointers;
@@ -156,6 +166,12 @@ absl::Status CollectiveEntry::CheckCalls() const {
 }
 
 absl::Status CollectiveEntry::FailWithMismatch(int rank) {
+  const auto from_entries = [&] {
+    return ring_.MismatchError(context_.number, context_.Describe(), rank, context_.call,
+                               absl::ZeroDuration());
+  };
+  // The call of which this is a step may be of more ranks than there is room to describe.
+  if (context_.call.step_of != nullptr) return group_.failure_cell().Fail(from_entries());
   PublishCall();
   // The user's deadline must not turn a mismatch into a timeout.
   const Deadline quoting(EntryRing::kQuotingTimeout), never(absl::InfiniteDuration());
@@ -174,8 +190,7 @@ absl::Status CollectiveEntry::FailWithMismatch(int rank) {
   if (!status.ok()) return group_.failure_cell().Fail(status);
   // A rank has stopped after it wrote its slot. The fingerprint there shows what it called, except
   // sizes that differ from rank to rank.
-  return group_.failure_cell().Fail(ring_.MismatchError(context_.number, context_.Describe(), rank,
-                                                        context_.call, absl::ZeroDuration()));
+  return group_.failure_cell().Fail(from_entries());
 }
 
 }  // namespace syncline::shm

@@ -46,7 +46,7 @@ class CollectiveEntry {
         layout_(group_.layout()),
         context_{call, call.deadline, ring.Begin()},
         is_inline_(bytes <= kInlineMaxBytes),
-        must_meet_(ring.compares_at_once() || HasMoreThanItsFingerprint(call)) {}
+        must_meet_(ring.compares_at_once() || call.meets || HasMoreThanItsFingerprint(call)) {}
 
   // Where this rank stages `bytes` before Exchange, and where those of another are after it.
   // `ahead`: Exchange will not wait for those that read them. Errors: those of Waiter::Await, as

@@ -37,6 +37,7 @@ absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) 
   looked_ = number_;
   // The collective whose slot this one takes.
   const uint64_t last = number_ > kEntrySlots ? number_ - kEntrySlots : 0;
+  if (last > 0) RestIfAheadBy(&RankRegion::collectives_settled, last);
   // Of two ranks, the one that takes data compares; this one only if the other has not in time.
   const bool leaves_it = layout_.size() == 2 && !meets;
   if (leaves_it) LookAtOther();
@@ -67,6 +68,7 @@ absl::StatusOr<size_t> EntryRing::AllocateBuffer(size_t bytes, bool ahead,
                                                  const WaitContext& context) {
   const EagerRing::Buffer buffer = eager_ring_.Allocate(bytes, number_, ahead);
   if (others_finished_ < buffer.used_by) {
+    RestIfAheadBy(&RankRegion::collectives_finished, buffer.used_by);
     SYNCLINE_ASSIGN_OR_RETURN(
         others_finished_, AwaitOthers(&RankRegion::collectives_finished, buffer.used_by, context));
   }
@@ -98,6 +100,19 @@ absl::StatusOr<uint64_t> EntryRing::AwaitOthers(Counter counter, uint64_t value,
     least = std::min(least, (region.*counter).load(std::memory_order_acquire));
   }
   return least;
+}
+
+// Until it has finished half of the calls since, so that there is room for some more. It comes so
+// far without this rank, which has done its part in them.
+void EntryRing::RestIfAheadBy(Counter counter, uint64_t value) {
+  const uint64_t enough = value + (number_ - 1 - value) / 2;
+  for (int r = 0; r < layout_.size(); ++r) {
+    RankRegion& region = layout_.region(r);
+    const auto is_ready = [&] {
+      return (region.*counter).load(std::memory_order_acquire) >= value;
+    };
+    if (r != rank() && !is_ready()) group_.waiter().Rest(region, enough, is_ready);
+  }
 }
 
 void EntryRing::NoteWaiting(const CallContext& call) {
@@ -190,6 +205,7 @@ void EntryRing::Finish() {
     PublishSettled();
   }
   group_.waiter().Notify(own.progress_event);
+  group_.waiter().NotifyResting(own, number_);
 }
 
 absl::Status EntryRing::Leave() {
@@ -225,7 +241,7 @@ absl::Status EntryRing::FailWithMismatch(int rank, const CallContext& call) {
 absl::Status EntryRing::MismatchError(uint64_t number, const backends::CallDescription& own,
                                       int rank, const CallContext& call, absl::Duration timeout) {
   const EntrySlot& slot = SlotOf(rank, number);
-  if (slot.meets() && timeout > absl::ZeroDuration()) {
+  if (call.step_of == nullptr && slot.meets() && timeout > absl::ZeroDuration()) {
     const Deadline quoting(timeout), never(absl::InfiniteDuration());
     SYNCLINE_RETURN_IF_ERROR(
         group_.waiter().Await(layout_.region(rank).collective_event, rank, {call, never, number},
@@ -233,7 +249,17 @@ absl::Status EntryRing::MismatchError(uint64_t number, const backends::CallDescr
   }
   auto theirs = CallOf(rank, number);
   if (!theirs.ok()) theirs = backends::CallDescription(slot.content.fingerprint);
-  return backends::DifferentCallsError(own, group_.rank(), *theirs, rank);
+  const backends::PeerTable& peers = group_.peers();
+  return backends::DifferentCallsError(own, peers.NumberOf(group_.rank()), *theirs,
+                                       peers.NumberOf(rank));
+}
+
+bool EntryRing::AllMeet() const {
+  for (int r = 0; r < layout_.size(); ++r) {
+    const EntrySlot& slot = SlotOf(r, number_);
+    if (r != rank() && slot.number() == number_ && !slot.meets()) return false;
+  }
+  return true;
 }
 
 bool EntryRing::HasPublishedCall(int rank, uint64_t number) const {
@@ -246,18 +272,9 @@ absl::StatusOr<backends::CallDescription> EntryRing::CallOf(int rank, uint64_t n
   }
   // A copy, which a broken rank cannot change while it is read.
   const int64_t* const words = layout_.full_call(rank);
-  const size_t size = static_cast<size_t>(layout_.size());
   absl::StatusOr<backends::CallDescription> call = backends::CallDescription::FromWords(
       std::vector<int64_t>(words, words + backends::CallDescription::MaxWords(layout_.size())));
-  if (!call.ok()) return WithRanks(call.status(), {rank});
-  if (call->kind == OpKind::kAllToAll &&
-      (call->counts.size() != size || call->expected.size() != size)) {
-    return WithRanks(
-        BackendError(absl::StrCat(group_.peers().Describe(rank),
-                                  " has published an all_to_all of another number of ranks")),
-        {rank});
-  }
-  return call;
+  return call.ok() ? call : WithRanks(call.status(), {group_.peers().NumberOf(rank)});
 }
 
 }  // namespace syncline::shm

@@ -108,9 +108,12 @@ class EntryRing {
   // caller fails the group.
   absl::Status Leave();
 
+  // Whether no other rank that has come to the collective that has begun may have gone on already.
+  bool AllMeet() const;
+
   // The error of `own`, this rank's call in collective `number`, and that of `rank`, which differ.
-  // Waits for the call in full of a rank that meets the others there, for up to `timeout`.
-  // `call` is the one on whose behalf this thread waits.
+  // Waits for the call in full of a rank that meets the others there, for up to `timeout`, unless
+  // that is a step of another call. `call` is the one on whose behalf this thread waits.
   absl::Status MismatchError(uint64_t number, const backends::CallDescription& own, int rank,
                              const CallContext& call, absl::Duration timeout);
 
@@ -152,6 +155,8 @@ class EntryRing {
   // Waits until `counter` of all other ranks is at least `value`, which says that they need no
   // longer what this rank has written for that collective. Returns the least.
   absl::StatusOr<uint64_t> AwaitOthers(Counter counter, uint64_t value, const WaitContext& context);
+  // Before that wait: lets ranks get on whose counter is less, see Waiter::Rest.
+  void RestIfAheadBy(Counter counter, uint64_t value);
   // Says, for messages of other ranks, that this one waits before it enters.
   void NoteWaiting(const CallContext& call);
   // Fails the group, since the entry of `rank` to collective compared_ + 1 differs.

@@ -52,6 +52,7 @@ absl::Status FailureCell::Fail(const absl::Status& cause) {
       if (!layout_.has_joined(rank)) continue;  // Its region may have no memory.
       base::WakeAll(layout_.region(rank).collective_event);
       base::WakeAll(layout_.region(rank).progress_event);
+      base::WakeAll(layout_.region(rank).rest_event);
       base::WakeAll(layout_.region(rank).message_event);
     }
   }
@@ -78,8 +79,8 @@ absl::Status FailureCell::failure() const {
   const std::string text(record_.text, size + origin_size);
   absl::Status cause = ErrorOfKind(is_kind ? static_cast<ErrorKind>(kind) : ErrorKind::kBackend,
                                    absl::string_view(text).substr(0, size));
-  absl::optional<ErrorOrigin> origin =
-      base::ParseOriginInGroup(absl::string_view(text).substr(size), rank_limit_);
+  absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(
+      absl::string_view(text).substr(size), peers_.NumberOf(peers_.size() - 1) + 1);
   return origin.has_value() ? WithOrigin(std::move(cause), *std::move(origin)) : cause;
 }
 
@@ -92,7 +93,7 @@ absl::Status FailureCell::ObserveFailure(const CallContext& context) const {
   const backends::CallDescription call(context);
   return WithOperation(
       Annotate(status, absl::StrCat(call.ToString(), ": ", peers_.Describe(reporter), " reported")),
-      call.OperationOf(peers_.rank()));
+      call.OperationOf(peers_.NumberOf(peers_.rank())));
 }
 
 }  // namespace syncline::shm

@@ -17,9 +17,8 @@ namespace syncline::shm {
 // peers.
 class FailureCell {
  public:
-  // Errors name ranks below `rank_limit`.
-  FailureCell(const SegmentLayout& layout, const backends::PeerTable& peers, int rank_limit)
-      : record_(layout.failure_record()), layout_(layout), peers_(peers), rank_limit_(rank_limit) {}
+  FailureCell(const SegmentLayout& layout, const backends::PeerTable& peers)
+      : record_(layout.failure_record()), layout_(layout), peers_(peers) {}
 
   // Fails the group on all ranks with `cause`, unless it has failed, and wakes all that wait.
   // Returns the first cause, which may be that of another rank.
@@ -61,7 +60,6 @@ class FailureCell {
   FailureRecord& record_;
   const SegmentLayout& layout_;
   const backends::PeerTable& peers_;
-  const int rank_limit_;
 };
 
 }  // namespace syncline::shm

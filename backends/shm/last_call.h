@@ -17,7 +17,7 @@ inline constexpr uint64_t kIsRecorded = 1 << 8;
 // Records the call of `context` in the segment. Any rank may read it at the same time: relaxed, as
 // one that sees halves of two calls only names a wrong one.
 inline void RecordCall(const CallContext& context, LastCall& last) {
-  const Collective& call = *context.collective;
+  const Collective& call = context.quoted();
   const uint64_t peer = static_cast<uint32_t>(call.peer);
   last.what.store(kIsRecorded | static_cast<uint64_t>(call.kind) | peer << 32,
                   std::memory_order_relaxed);

@@ -39,7 +39,7 @@ absl::Status PeerWatchdog::CheckLeft(int rank) const {
     // Of another process, which may be broken: it need not end with a zero.
     const absl::string_view reason(region.leave_reason,
                                    strnlen(region.leave_reason, sizeof(region.leave_reason)));
-    left.push_back(other);
+    left.push_back(peers_.NumberOf(other));
     reasons.push_back(absl::StrCat(peers_.Describe(other), " has left the group: ", reason));
   }
   return WithRanks(BackendError(absl::StrCat(rank == kAnySource ? "nobody is left to send: " : "",
@@ -62,10 +62,12 @@ absl::Status PeerWatchdog::DescribeTimeout(int rank, const WaitContext& context)
   std::vector<std::string> late;
   if (rank == kAnySource) late.push_back(absl::StrCat("not complete after ", after));
   for (int other : ranks) {
+    const std::string needed = NeededCall(other, context);
     late.push_back(absl::StrCat(peers_.Describe(other), " has not arrived after ", after, "; ",
-                                LastActivity(other), NeededCall(other, context)));
+                                LastActivity(other), needed.empty() ? "" : "; it has not taken ",
+                                needed));
   }
-  return WithRanks(TimeoutError(absl::StrJoin(late, "; ")), ranks);
+  return WithRanks(TimeoutError(absl::StrJoin(late, "; ")), peers_.NumbersOf(ranks));
 }
 
 // Whether the rank has come to the collective that this one waits in, or waits before it. A message
@@ -82,8 +84,6 @@ bool PeerWatchdog::HasArrived(int rank, const WaitContext& context) const {
   return (region.*context.counter).load(std::memory_order_acquire) >= context.needed_number;
 }
 
-// "; it has not taken broadcast #5": the first of what this rank has given and must keep, because
-// of `rank`.
 std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const {
   if (context.needed_number == 0) return "";
   const uint64_t first =
@@ -91,8 +91,13 @@ std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const
                layout_.region(rank).collectives_finished.load(std::memory_order_acquire) + 1);
   const EntrySlot& slot = layout_.entry_slot(peers_.rank(), first);
   if (slot.number() != first) return "";
-  return absl::StrCat("; it has not taken ",
-                      backends::CallDescription(slot.content.fingerprint).ShortName());
+  return backends::CallDescription(slot.content.fingerprint).ShortName();
+}
+
+backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
+                                                        const WaitContext& context) const {
+  const std::vector<int> late = LateRanks(rank, context);
+  return {peers_.NumbersOf(late), late[0] == kAnySource ? "" : NeededCall(late[0], context)};
 }
 
 std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {
@@ -147,12 +152,13 @@ bool PeerWatchdog::LowerRankWaits(const WaitContext& context) const {
 void PeerWatchdog::ReportStall(int rank, const WaitContext& context, absl::Duration waited,
                                int64_t notice) const {
   base::Stall stall;
-  stall.rank = peers_.rank();
+  stall.rank = peers_.NumberOf(peers_.rank());
   stall.operation = context.Describe().ToString();
-  stall.missing = LateRanks(rank, context);
+  const std::vector<int> late = LateRanks(rank, context);
+  stall.missing = peers_.NumbersOf(late);
   stall.waited = waited;
   std::map<std::string, std::vector<int>> missing;
-  for (int other : stall.missing) missing[LastActivity(other)].push_back(other);
+  for (int other : late) missing[LastActivity(other)].push_back(other);
   stall.text = backends::StallText(peers_, stall.operation, waited, missing);
   base::ReportStall(notice, stall, !LowerRankWaits(context));
 }

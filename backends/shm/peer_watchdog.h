@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "backends/common/lifecycle.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
@@ -32,6 +33,10 @@ class PeerWatchdog {
   // condition once more: it may have come true meanwhile.
   absl::Status CheckPeers(int rank, const WaitContext& context) const;
 
+  // The ranks that keep a wait for `rank` from ending, and the earlier call that they have not
+  // taken; as errors name them.
+  backends::Lifecycle::Awaited WhoIsAwaited(int rank, const WaitContext& context) const;
+
   // Reports a wait for `rank` that has lasted `waited` under `notice` (see StallNotice); in the log
   // too if no lower rank waits in the same collective, which would report the same.
   void ReportStall(int rank, const WaitContext& context, absl::Duration waited,
@@ -49,6 +54,7 @@ class PeerWatchdog {
 
   bool HasEntered(int rank, const WaitContext& context) const;
   bool HasArrived(int rank, const WaitContext& context) const;
+  // "broadcast #5": the first of what this rank has given and must keep, because of `rank`.
   std::string NeededCall(int rank, const WaitContext& context) const;
   bool LowerRankWaits(const WaitContext& context) const;
 

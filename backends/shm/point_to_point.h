@@ -92,9 +92,7 @@ class PointToPoint {
 
   int rank() const { return group_.rank(); }
   // The rank as errors name it.
-  int NameOf(int local_rank) const {
-    return node_.ranks.empty() ? local_rank : node_.ranks[local_rank];
-  }
+  int NameOf(int rank) const { return group_.peers().NumberOf(rank); }
 
   // A message to `rank` has been posted, or one of this rank's receives has been matched.
   void NotifyOfMessage(int rank) const {

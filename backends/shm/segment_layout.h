@@ -212,6 +212,10 @@ struct RankRegion {
   // The same of two ranks, with what comes after; changes before it. See EntryRing.
   std::atomic<uint64_t> agreements;
   base::EventCount progress_event;
+  // Where those sleep that are ahead of the owner: see Waiter::Rest. It wakes them once it has
+  // finished collective `rested_at`, which they lower, and which it then raises to the most.
+  base::EventCount rest_event;
+  std::atomic<uint64_t> rested_at;
 };
 
 // The first cause of the group's failure. Whichever rank changes `state` from kNone writes it, once

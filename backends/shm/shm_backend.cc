@@ -40,7 +40,7 @@ class ShmBackend final : public NodeBackend {
              backends::Comparison comparison, CmaPolicy cma, NodeOptions node)
       : NodeBackend(peers.rank(), peers.size()),
         segment_(std::move(segment)),
-        group_(segment_.data(), std::move(peers), std::move(processes), cma, LimitOf(node.ranks)),
+        group_(segment_.data(), std::move(peers), std::move(processes), cma),
         collectives_(group_, comparison == backends::Comparison::kAtOnce),
         point_to_point_(group_, std::move(node)) {}
 
@@ -133,6 +133,17 @@ class ShmBackend final : public NodeBackend {
     return RunMessage([&] { return point_to_point_.Complete(receive, tensor, context); });
   }
 
+  bool AllMeet() const override { return collectives_.AllMeet(); }
+  backends::Lifecycle::Awaited WhoIsAwaited() override { return group_.waiter().WhoIsAwaited(); }
+
+  void Fail(const absl::Status& cause) override {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (has_joined_ && cause_.ok()) group_.failure_cell().Fail(cause).IgnoreError();
+    }
+    Abort(cause);
+  }
+
   // Fails the group if a call of this rank is in flight, since its peers may wait for the rest of
   // it. Otherwise this rank only leaves: the others may go on as long as they do not need it.
   void Abort(const absl::Status& cause) override {
@@ -146,18 +157,16 @@ class ShmBackend final : public NodeBackend {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
       // A call that only gave may turn out not to have been that of the others. No call uses
-      // collectives_ any more: is_in_collective_ was false after is_usable_ was.
-      const absl::Status mismatch = has_joined_ ? collectives_.Leave() : absl::OkStatus();
+      // collectives_ any more: is_in_collective_ was false after is_usable_ was. Where the group has
+      // failed, what ranks wait for must not come true.
+      const bool compares = has_joined_ && !group_.failure_cell().has_failed();
+      const absl::Status mismatch = compares ? collectives_.Leave() : absl::OkStatus();
       if (!mismatch.ok()) group_.failure_cell().Fail(mismatch).IgnoreError();
       group_.Leave(cause.message());
     }
   }
 
  private:
-  static int LimitOf(const std::vector<int>& ranks) {
-    return ranks.empty() ? 0 : *std::max_element(ranks.begin(), ranks.end()) + 1;
-  }
-
   // Every call goes through one of these two, which tell Abort that it is in flight. There is one
   // collective at a time, so that a flag is enough.
   template <typename Body>
@@ -317,6 +326,7 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckComparisons(peers));
+  peers.Renumber(options.ranks);
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   SYNCLINE_RETURN_IF_ERROR(segment.status());

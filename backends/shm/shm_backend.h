@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/common/comparison.h"
+#include "backends/common/lifecycle.h"
 #include "backends/common/twin_receive.h"
 #include "backends/common/typed_backend.h"
 #include "syncline/backend.h"
@@ -22,14 +23,28 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
                                                  backends::Comparison comparison);
 
 // Backend shm over the ranks of one node, as a part of a group that has more ranks: those are the
-// node's local ranks here. Its collectives are those of Backend.
+// node's local ranks here, as arguments and results. Errors give their ranks in the whole group.
+//
+// Its collectives are those of Backend, and each is a step of one of the whole group:
+// CallContext::step_of and meets.
 class NodeBackend : public backends::TypedBackend {
  public:
   using backends::TypedBackend::TypedBackend;
 
-  // To and from a local rank, on behalf of a call of the whole group: `context` is that one's, and
-  // a MismatchError quotes calls of the group. Recv returns a local rank. Other errors may name
-  // local ranks.
+  // After a MismatchError of a collective that meets: whether all ranks of the node that have come
+  // to it do. Others may have gone on.
+  virtual bool AllMeet() const = 0;
+
+  // The ranks that hold up the wait of this rank's collective that is under way, or has failed, by
+  // their ranks in the whole group. For the thread of that collective.
+  virtual backends::Lifecycle::Awaited WhoIsAwaited() = 0;
+
+  // Abort where the whole group has failed: ends the waits of all ranks of the node, also those
+  // that wait for what this one would do when it leaves.
+  virtual void Fail(const absl::Status& cause) = 0;
+
+  // To and from a local rank, on behalf of a call of the whole group: `context` is that one's. Recv
+  // returns a local rank.
   absl::Status Send(const Tensor& tensor, int dst, const CallContext& context) override = 0;
   absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context) override = 0;
 

@@ -103,6 +103,9 @@ class ShmCollectives {
   // as they have come. See EntryRing::Leave.
   absl::Status Leave() { return entry_ring_.Leave(); }
 
+  // After a collective of this rank: see EntryRing.
+  bool AllMeet() const { return entry_ring_.AllMeet(); }
+
  private:
   struct PipelineSpec;
   struct PeerBlocks;

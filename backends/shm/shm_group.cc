@@ -14,12 +14,12 @@
 namespace syncline::shm {
 
 ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes,
-                   CmaPolicy cma, int rank_limit)
+                   CmaPolicy cma)
     : peers_(std::move(peers)),
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),
       rank_(peers_.rank()),
-      failure_cell_(layout_, peers_, std::max(rank_limit, peers_.size())),
+      failure_cell_(layout_, peers_),
       watchdog_(layout_, peers_, processes_, failure_cell_),
       waiter_(peers_, failure_cell_, watchdog_),
       cross_memory_(layout_, peers_, cma) {}
@@ -62,6 +62,7 @@ void ShmGroup::Leave(absl::string_view reason) {
   own.left.store(1, std::memory_order_release);
   base::WakeAll(own.collective_event);
   base::WakeAll(own.progress_event);
+  base::WakeAll(own.rest_event);
   base::WakeAll(own.message_event);
 }
 
@@ -91,12 +92,13 @@ absl::Status ShmGroup::FailDamaged(int rank, absl::string_view what) {
       absl::StrCat(peers_.Describe(rank), " has written ", what,
                    " to shared memory, which is out of range: its memory is damaged, or it runs "
                    "another version of Syncline"));
-  return failure_cell_.Fail(WithRanks(damaged, {rank}));
+  return failure_cell_.Fail(WithRanks(damaged, {peers_.NumberOf(rank)}));
 }
 
 absl::Status ShmGroup::LeftError(absl::string_view reason) const {
   return WithRanks(
-      BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason)), {rank_});
+      BackendError(absl::StrCat(peers_.Describe(rank_), " has left the group: ", reason)),
+      {peers_.NumberOf(rank_)});
 }
 
 }  // namespace syncline::shm

@@ -22,10 +22,8 @@ namespace syncline::shm {
 // noted.
 class ShmGroup {
  public:
-  // Errors name ranks below `rank_limit`, which is more than the ranks of a node of a larger group;
-  // 0: those of this one.
   ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProcesses processes,
-           CmaPolicy cma = CmaPolicy::kOn, int rank_limit = 0);
+           CmaPolicy cma = CmaPolicy::kOn);
 
   ShmGroup(const ShmGroup&) = delete;
   ShmGroup& operator=(const ShmGroup&) = delete;

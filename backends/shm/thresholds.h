@@ -142,6 +142,12 @@ inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.
 inline constexpr int kPauseSpins = 32;                // Of Waiter::Pause: a third of a microsecond.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
+// A rank that is far ahead of others on its core sleeps if so many waits in a row have each lasted
+// for so long; one wait of so many looks whether that is still so. See Waiter::Rest.
+inline constexpr auto kLongWait = std::chrono::microseconds(30);
+inline constexpr int kLongWaits = 4;
+inline constexpr int kRestTrialInterval = 16;
+
 // ---- Memory ----
 
 // The most that all ranks of a group together spend on buffers of each kind. Large groups get

@@ -7,6 +7,7 @@
 
 #include <chrono>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "backends/shm/thresholds.h"
@@ -49,6 +50,11 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
   }
   base::StallTimer stall;
   base::StallNotice notice;
+  const bool is_collective = context.number > 0;
+  if (is_collective) collective_wait_ = {rank, &context, {}};
+  const absl::Cleanup end_wait = [&] {
+    if (is_collective && collective_wait_->context != nullptr) collective_wait_.reset();
+  };
   while (true) {
     const absl::Status interruption = CheckInterrupt();
     const absl::Status obstacle =
@@ -56,9 +62,14 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
     // A peer may have made it true, and then left or died, since the last look.
     if (ready()) return absl::OkStatus();
     if (!obstacle.ok()) {
+      if (is_collective) {
+        collective_wait_->awaited = WhoIsAwaited();
+        collective_wait_->context = nullptr;
+      }
       const backends::CallDescription call = context.Describe();
       failure_
-          .Fail(WithOperation(Annotate(obstacle, call.ToString()), call.OperationOf(peers_.rank())))
+          .Fail(WithOperation(Annotate(obstacle, call.ToString()),
+                              call.OperationOf(peers_.NumberOf(peers_.rank()))))
           .IgnoreError();
       return interruption.ok() ? failure_.ObserveFailure(context.call) : interruption;
     }
@@ -69,6 +80,40 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
     }
     Sleep(event, ready);
   }
+}
+
+backends::Lifecycle::Awaited Waiter::WhoIsAwaited() const {
+  if (!collective_wait_.has_value()) return {};
+  const auto& [rank, context, awaited] = *collective_wait_;
+  return context == nullptr ? awaited : watchdog_.WhoIsAwaited(rank, *context);
+}
+
+void Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready) {
+  if (!is_oversubscribed()) return;
+  if (long_waits_ < kLongWaits || ++rests_ >= kRestTrialInterval) {
+    rests_ = 0;
+    const auto end = std::chrono::steady_clock::now() + kLongWait;
+    while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
+      if (ready()) {
+        long_waits_ = 0;
+        return;
+      }
+      sched_yield();
+    }
+    if (++long_waits_ < kLongWaits) return;
+  }
+  base::EventCount& event = region.rest_event;
+  event.sleepers.fetch_add(1);
+  const uint32_t epoch = event.epoch.load();
+  uint64_t at = region.rested_at.load();
+  while (number < at && !region.rested_at.compare_exchange_weak(at, number)) {
+  }
+  FenceAll();  // As in Sleep.
+  if (region.collectives_finished.load(std::memory_order_acquire) < number &&
+      !failure_.has_failed()) {
+    base::SleepWhileEpochIs(event, epoch, kPeerCheckInterval);
+  }
+  event.sleepers.fetch_sub(1);
 }
 
 void Waiter::Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const {
@@ -91,7 +136,8 @@ void Waiter::FenceAll() const {
 absl::Status Waiter::InterruptedRankError() const {
   const int rank = peers_.rank();
   return WithRanks(
-      BackendError(absl::StrCat(peers_.Describe(rank), " was ", Interruption().message())), {rank});
+      BackendError(absl::StrCat(peers_.Describe(rank), " was ", Interruption().message())),
+      {peers_.NumberOf(rank)});
 }
 
 }  // namespace syncline::shm

@@ -5,9 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
+#include <optional>
 
+#include "absl/base/optimization.h"
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "backends/common/lifecycle.h"
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
@@ -96,6 +100,29 @@ class Waiter {
     return true;
   }
 
+  // For a rank that is so far ahead of the owner of `region` that it is about to wait until that is
+  // `ready`. Where they share cores, and such waits have lasted for long, sleeps until the owner
+  // has finished collective `number`, or for a moment. To look again and again, as a wait does
+  // first, would take half a core from those it waits for, even if it yields: the scheduler sees to
+  // it that each gets its share. But to sleep and be woken takes as long as many short collectives.
+  // For the thread of collectives.
+  void Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready);
+  // For the owner: it has finished collective `number`.
+  void NotifyResting(RankRegion& region, uint64_t number) const {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    base::EventCount& event = region.rest_event;
+    const uint32_t sleepers =
+        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_acquire);
+    if (ABSL_PREDICT_TRUE(sleepers == 0)) return;
+    if (number < region.rested_at.load(std::memory_order_acquire)) return;
+    // Before the epoch changes: who lowers it at the same time then does not sleep.
+    region.rested_at.store(std::numeric_limits<uint64_t>::max());
+    base::WakeAll(event);
+  }
+
+  // For the thread that waits in a collective: see NodeBackend.
+  backends::Lifecycle::Awaited WhoIsAwaited() const;
+
   // For a thread that looks at a condition of its own while it sleeps elsewhere than here: from
   // BeginSleep to EndSleep it counts as a sleeper at `event`. What was stored before a Notify that
   // does not see it is there for loads after BeginSleep.
@@ -132,6 +159,13 @@ class Waiter {
   // What the others get when this rank was interrupted.
   absl::Status InterruptedRankError() const;
 
+  // The wait of a collective, of which a rank has one at most; that of one that has failed stays.
+  struct CollectiveWait {
+    int rank;
+    const WaitContext* context;            // Null once it has failed.
+    backends::Lifecycle::Awaited awaited;  // Then.
+  };
+
   int spins_ = 1;
   std::atomic<int> until_message_spin_{0};  // Waits.
   bool needs_fence_ = true;
@@ -139,6 +173,9 @@ class Waiter {
   const backends::PeerTable& peers_;
   FailureCell& failure_;
   const PeerWatchdog& watchdog_;
+  std::optional<CollectiveWait> collective_wait_;
+  int long_waits_ = 0;  // Of Rest, in a row.
+  int rests_ = 0;       // Since it has last looked how long a wait lasts.
 };
 
 }  // namespace syncline::shm

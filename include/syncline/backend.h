@@ -77,6 +77,16 @@ struct CallContext {
   const CallerStream* caller = nullptr;
   // The record of the call. BlockingBackend sees to it for the function of a backend.
   const Collective* collective = nullptr;
+  // Of a step of another call, by a backend that is built on this one: the record of that call,
+  // whose number `sequence` is, and which messages quote as far as its fingerprint shows it. What
+  // the step itself is, the ranks need not compare.
+  const Collective* step_of = nullptr;
+  // Whether all ranks wait for each other in the call, though some need nobody's data. The same on
+  // all of them.
+  bool meets = false;
+
+  // What messages quote.
+  const Collective& quoted() const { return step_of != nullptr ? *step_of : *collective; }
 };
 
 // One rank's end of one group, which moves its bytes. ProcessGroup holds it; each rank has its own.
