@@ -17,7 +17,7 @@ namespace syncline::backends {
 namespace {
 
 // The lines of a report; the last, the message, may have more of them.
-constexpr int kReportLines = 8;
+constexpr int kReportLines = 9;
 
 std::string OneLine(absl::string_view text) { return absl::StrReplaceAll(text, {{"\n", " "}}); }
 
@@ -31,6 +31,14 @@ std::vector<Number> ParseNumbers(absl::string_view text) {
   return numbers;
 }
 
+std::vector<int> ParseRanks(absl::string_view text, int size) {
+  std::vector<int> ranks;
+  for (const int rank : ParseNumbers<int>(text)) {
+    if (rank >= 0 && rank < size) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 std::string SerializeReport(const Failure& failure) {
@@ -39,9 +47,10 @@ std::string SerializeReport(const Failure& failure) {
         absl::StrAppend(out, absl::StrJoin(call.ToWords(), " "));
       });
   return absl::StrCat(static_cast<int>(KindOf(failure.cause)), "\n",
-                      absl::StrJoin(failure.lost, " "), "\n", calls, "\n", OneLine(failure.idle),
-                      "\n", OneLine(failure.operation), "\n", absl::FormatDuration(failure.timeout),
-                      "\n", SerializeOrigin(failure.cause), "\n", failure.cause.message());
+                      absl::StrJoin(failure.lost, " "), "\n", calls, "\n",
+                      absl::StrJoin(failure.waits_for, " "), "\n", OneLine(failure.idle), "\n",
+                      OneLine(failure.operation), "\n", absl::FormatDuration(failure.timeout), "\n",
+                      SerializeOrigin(failure.cause), "\n", failure.cause.message());
 }
 
 RankReport ParseReport(absl::string_view text, int size) {
@@ -53,21 +62,20 @@ RankReport ParseReport(absl::string_view text, int size) {
   if (kind >= 0 && kind <= static_cast<int>(ErrorKind::kInternal)) {
     report.kind = static_cast<ErrorKind>(kind);
   }
-  for (int rank : ParseNumbers<int>(lines[1])) {
-    if (rank >= 0 && rank < size) report.lost.push_back(rank);
-  }
+  report.lost = ParseRanks(lines[1], size);
   for (absl::string_view words : absl::StrSplit(lines[2], ',', absl::SkipEmpty())) {
     absl::StatusOr<CallDescription> call = CallDescription::FromWords(ParseNumbers<int64_t>(words));
     if (call.ok()) report.under_way.push_back(*std::move(call));
   }
-  report.idle = lines[3];
-  report.operation = lines[4];
-  if (absl::Duration timeout; absl::ParseDuration(lines[5], &timeout)) report.timeout = timeout;
-  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[6], size);
+  report.waits_for = ParseRanks(lines[3], size);
+  report.idle = lines[4];
+  report.operation = lines[5];
+  if (absl::Duration timeout; absl::ParseDuration(lines[6], &timeout)) report.timeout = timeout;
+  if (absl::optional<ErrorOrigin> origin = base::ParseOriginInGroup(lines[7], size);
       origin.has_value()) {
     report.ranks = std::move(origin->ranks);
   }
-  report.message = lines[7];
+  report.message = lines[8];
   return report;
 }
 

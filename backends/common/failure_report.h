@@ -19,6 +19,7 @@ struct RankReport {
   ErrorKind kind = ErrorKind::kNetwork;
   std::vector<int> lost;
   std::vector<CallDescription> under_way;
+  std::vector<int> waits_for;  // The ranks for which alone it waited, if it knew.
   std::string idle;
   std::string operation;
   absl::Duration timeout = absl::ZeroDuration();  // The operation's.

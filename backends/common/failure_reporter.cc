@@ -72,6 +72,7 @@ std::vector<int> Silent(const Failure& failure, const Reports& reports, int self
   }
   for (const auto& [rank, report] : reports) {
     if (report.kind == ErrorKind::kNetwork) ranks.insert(report.lost.begin(), report.lost.end());
+    ranks.insert(report.waits_for.begin(), report.waits_for.end());
   }
   ranks.erase(self);
   std::vector<int> silent;
@@ -304,6 +305,27 @@ class DiagnosisMaker {
     return reports_.end();
   }
 
+  // Those that hold up a rank that waits for `ranks` alone, which may themselves wait for others,
+  // as they report: the ends of these chains. Where ranks need not meet, the times of all are up in
+  // whatever call each is, in any order. Empty if the chains end nowhere but at `waiting` itself.
+  std::vector<int> Culprits(int waiting, std::vector<int> ranks) const {
+    std::set<int> seen = {waiting}, culprits;
+    while (!ranks.empty()) {
+      const int rank = ranks.back();
+      ranks.pop_back();
+      if (!seen.insert(rank).second) continue;
+      const auto it = reports_.find(rank);
+      // This rank's own wait is in no report yet.
+      const std::vector<int> none;
+      const std::vector<int>& others = rank == peers_.rank()  ? failure_.waits_for
+                                       : it == reports_.end() ? none
+                                                              : it->second.waits_for;
+      if (others.empty()) culprits.insert(rank);
+      ranks.insert(ranks.end(), others.begin(), others.end());
+    }
+    return {culprits.begin(), culprits.end()};
+  }
+
   // The cause that `rank` reported.
   Diagnosis Reported(int rank, const RankReport& report) const {
     return {report.kind,
@@ -316,6 +338,8 @@ class DiagnosisMaker {
   Diagnosis TimeoutReported(int rank, const RankReport& report) const {
     const std::string told =
         absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation);
+    const std::vector<int> culprits = Culprits(rank, report.waits_for);
+    if (!culprits.empty()) return Late(told, report.timeout, culprits);
     if (report.operation == failure_.operation && !missing_.empty()) {
       return Late(told, report.timeout, missing_);
     }
@@ -343,8 +367,11 @@ class DiagnosisMaker {
                  const std::vector<int>& missing) const {
     const std::string after = absl::FormatDuration(timeout);
     // What it has done last it may not have told yet.
+    const bool is_known = !failure_.awaited_in.empty() &&
+                          std::includes(failure_.awaited.begin(), failure_.awaited.end(),
+                                        missing.begin(), missing.end());
     const std::string lacking =
-        failure_.awaited_in.empty()
+        !is_known
             ? ""
             : absl::StrCat("; as far as it has told, it has not come to ", failure_.awaited_in);
     std::vector<int> unknown;
@@ -376,6 +403,8 @@ class DiagnosisMaker {
           absl::StrCat("not complete after ", after, "; which ranks have not arrived is not known"),
           {});
     }
+    const std::vector<int> culprits = Culprits(peers_.rank(), failure_.waits_for);
+    if (!culprits.empty()) return Late(failure_.operation, failure_.timeout, culprits);
     if (missing_.empty()) {
       for (int rank : failure_.awaited) {
         const auto it = failure_.left.find(rank);

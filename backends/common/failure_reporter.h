@@ -24,6 +24,8 @@ struct Failure {
   std::vector<CallDescription> under_way;  // All calls of this rank, the failed one first.
   std::string idle;                        // What this rank said in ReportIdle before, if it did.
   std::vector<int> awaited;                // The other ranks that the operation waits for.
+  std::vector<int> waits_for;              // Those for which alone it waited when it failed, if it
+                                           // is known; else empty.
   std::string awaited_in;                  // The earlier call in which it does; empty: its own.
   std::map<int, std::string> left;  // The ranks of the group that sent a leave message, with their
                                     // reasons.

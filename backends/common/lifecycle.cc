@@ -141,6 +141,7 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
     failure.call = CallDescription(scope.call).OperationOf(connections_.peers().rank());
   }
   Awaited awaited = scope.WhoIsAwaited();
+  if (scope.awaited_now != nullptr) failure.waits_for = (*scope.awaited_now)().ranks;
   failure.awaited = std::move(awaited.ranks);
   failure.awaited_in = std::move(awaited.call);
   failure.cause = cause;

@@ -351,7 +351,7 @@ TEST(FailureReportTest, ARankThatReportsAndEndsAtOnceIsNotCalledDead) {
   Peer peer = base::IdentifyThisProcess().value();
   peer.pid = child;
   peer.started = base::ReadProcess(child).value().started;
-  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\nprotocol 4\n\n\n").ok());
+  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\nprotocol 5\n\n\n").ok());
   const auto table =
       backends::PeerTable::Join(*store, 0, 2, std::string(), Deadline(absl::Seconds(30)));
   ASSERT_TRUE(table.ok()) << table.status();
@@ -391,15 +391,16 @@ TEST(FailureReportTest, RanksInAReportThatTheGroupDoesNotHaveAreDropped) {
   const auto tables = JoinAll(*store, 3);
   const std::string network = absl::StrCat(static_cast<int>(ErrorKind::kNetwork));
   ASSERT_TRUE(
-      store->Set("report/1", network + "\n-1 2 3 1000000\n\n\nbarrier #5\n1s\n\nlost").ok());
+      store->Set("report/1", network + "\n-1 2 3 1000000\n\n-1 3 1000000\n\nbarrier #5\n1s\n\nlost")
+          .ok());
   const std::string backend = absl::StrCat(static_cast<int>(ErrorKind::kBackend));
   for (const char* key : {"report/-1", "report/3", "report/1000000"}) {
-    ASSERT_TRUE(store->Set(key, backend + "\n\n\n\nbarrier #5\n1s\n0;0\nbroken").ok());
+    ASSERT_TRUE(store->Set(key, backend + "\n\n\n\n\nbarrier #5\n1s\n0;0\nbroken").ok());
   }
   const absl::Status lost = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
   EXPECT_EQ(KindOf(lost), ErrorKind::kNetwork) << lost;
   EXPECT_THAT(RanksOf(lost), ElementsAre(2));
-  ASSERT_TRUE(store->Set("report/2", backend + "\n\n\n\nbarrier #5\n1s\n1,3,9;0\nbroken").ok());
+  ASSERT_TRUE(store->Set("report/2", backend + "\n\n\n\n\nbarrier #5\n1s\n1,3,9;0\nbroken").ok());
   const absl::Status told = backends::FailureReporter(store, tables[0]).Diagnose(Lost({1, 2}));
   EXPECT_EQ(KindOf(told), ErrorKind::kBackend) << told;
   EXPECT_THAT(RanksOf(told), ElementsAre(1));
