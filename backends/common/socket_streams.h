@@ -85,8 +85,10 @@ class SocketStreams {
       Unsendable unsendable = Unsendable::kFail, absl::FunctionRef<void()> before_sleep = [] {});
   absl::Status AwaitAll(const Deadline& deadline);
 
-  // Moves the bytes that move without a wait. Errors are those of Await.
+  // Moves the bytes that move without a wait; SendNow only those that are to be sent, without a
+  // look at what comes, which takes a system call. Errors are those of Await.
   absl::Status MakeProgress();
+  absl::Status SendNow(Unsendable unsendable = Unsendable::kFail);
 
   // Ends all waits, now and later, of this rank.
   void Abort();
@@ -132,6 +134,8 @@ class SocketStreams {
 
   // Whether bytes have moved.
   absl::StatusOr<bool> MoveAll(Unsendable unsendable);
+  // The first is the second's part that sends.
+  absl::StatusOr<bool> MoveOut(int peer, Lane& lane, Unsendable unsendable);
   absl::StatusOr<bool> Move(int peer, Lane& lane, Unsendable unsendable);
   absl::Status Ended(int peer);
   absl::Status Late(const Deadline& deadline);

@@ -112,8 +112,8 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   node.rank = topology_.local_rank;
   node.size = static_cast<int>(local_ranks.size());
   node.check_peers = [this] { return CheckPeers(); };
-  // What this host tells others of its ranks' calls rests on a comparison that has taken place.
-  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeNode(node, backends::Comparison::kAtOnce,
+  // HierarchicalCall has ranks meet wherever what it tells other hosts rests on a comparison.
+  SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeNode(node, backends::DefaultComparison(),
                                                     {local_ranks, [this](int rank) {
                                                        tcp_->Ring(topology_.local_ranks()[rank]);
                                                      }}));
@@ -142,12 +142,16 @@ void HierarchicalBackend::Abort(const absl::Status& cause) {
     rail->AwaitDelivery(tcp::kLeaveTimeout);
   }
   absl::MutexLock lock(&mutex_);
-  AbortShmAndRail(cause);
+  AbortShmAndRail(cause, /*has_failed=*/false);
 }
 
-void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause) {
+void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause, bool has_failed) {
   is_aborted_ = true;
-  if (shm_ != nullptr) shm_->Abort(cause);
+  if (shm_ != nullptr) {
+    // The node's other ranks find out over tcp why it has.
+    if (has_failed) shm_->Fail(NetworkError("the group has failed"));
+    shm_->Abort(cause);
+  }
   if (rail_ != nullptr) rail_->Abort();
 }
 
@@ -161,7 +165,7 @@ void HierarchicalBackend::OnPeerGone(const TcpBackend& tcp) {
     return;
   }
   has_lost_peer_ = true;
-  AbortShmAndRail(NetworkError("a rank was lost"));
+  AbortShmAndRail(NetworkError("a rank was lost"), /*has_failed=*/true);
 }
 
 int HierarchicalBackend::gone_count() {
@@ -196,14 +200,20 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
 }
 
 absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
-                                               const CallContext& context, int gone_before) {
+                                               const CallContext& context, int gone_before,
+                                               bool goes_ahead) {
   if (IsInterrupted(status)) return status;
   // Shared memory and the rails may notice a death before tcp does. This rank is about to close
   // tcp's connections, after which tcp could no longer tell whose end was the first. Another rank's
   // time may have been up, too, in another call.
   if (!context.deadline.Expired()) AwaitPeerGone(gone_before);
   // Another rank may have given up a moment before this one would have, and closed its connections.
-  if (context.deadline.Expired()) return TimeoutOf(context);
+  if (context.deadline.Expired()) {
+    // Of shared memory, which knows whom this rank awaits there. Where ranks meet, the one that it
+    // names may wait for another node.
+    const bool is_known = KindOf(status) == ErrorKind::kTimeout && !RanksOf(status).empty();
+    return goes_ahead && is_known ? status : TimeoutOf(context);
+  }
   // A rail alone has broken.
   if (gone_count() == gone_before && rail_ != nullptr && !rail_->ended().ok()) {
     return rail_->ended();
@@ -228,9 +238,17 @@ absl::Status HierarchicalBackend::ToMessageError(const absl::Status& status,
   return NetworkError("the connections were closed");
 }
 
-// A rank that has gone ahead is not there to quote more of its call than its record shows.
+// A rank that has gone ahead is not there to quote more of its call than its record shows. Where
+// the root is not a leader, its node's leader would go between.
 bool HierarchicalBackend::MayGoAhead(const Collective& call) const {
-  return may_go_ahead_ && HasRoot(call.kind) && call.user_tensors == nullptr;
+  return may_go_ahead_ && HasRoot(call.kind) && topology_.local_rank_of[call.peer] == 0 &&
+         call.user_tensors == nullptr;
+}
+
+bool HierarchicalBackend::GoesAhead(const Collective& call) const {
+  const bool has_parts = call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
+  return MayGoAhead(call) &&
+         (has_parts ? IsSmall(*call.tensor) : call.tensor->nbytes() <= latency_max_bytes_);
 }
 
 void HierarchicalBackend::TellOfCalls() {
@@ -248,10 +266,10 @@ void HierarchicalBackend::TellOfCalls() {
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
   absl::MutexLock rail_lock(&rail_mutex_);
   const int gone_before = gone_count();
-  const bool may_go_ahead = MayGoAhead(*context.collective);
+  const bool goes_ahead = GoesAhead(*context.collective);
   const auto run = [&](TcpBackend::Operation& operation) -> absl::Status {
-    HierarchicalCall steps(
-        {topology_, shm_.get(), rail_.get(), history_.get(), arena_, may_go_ahead}, context);
+    HierarchicalCall steps({topology_, shm_.get(), rail_.get(), history_.get(), arena_, goes_ahead},
+                           context);
     const absl::Status status = body(steps, operation);
     if (status.ok()) return status;
     if (steps.has_mismatch()) {
@@ -261,11 +279,17 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
     }
     // Backend tcp has compared the calls, or this rank's history: it is for the user as it is.
     if (KindOf(status) == ErrorKind::kMismatch) return status;
-    return ToGroupError(status, context, gone_before);
+    return ToGroupError(status, context, gone_before, goes_ahead);
   };
-  const auto who_is_awaited = [&] { return history_->WhoIsAwaited(); };
+  const auto who_is_awaited = [&] {
+    TcpBackend::Awaited awaited;
+    if (rail_ != nullptr) awaited = history_->WhoIsAwaited();
+    return awaited.ranks.empty() && shm_ != nullptr ? shm_->WhoIsAwaited() : awaited;
+  };
   const TcpBackend::AwaitedNow awaited_now = who_is_awaited;
-  const absl::Status status = tcp_->Execute(context, run, may_go_ahead ? &awaited_now : nullptr);
+  // In longer calls than those that go ahead, too, a rank may first wait in one before.
+  const bool needs_not_all = is_each_alone() ? MayGoAhead(*context.collective) : goes_ahead;
+  const absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
   if (!status.ok()) EndNodeAndRail(status);
   return status;
 }
@@ -274,8 +298,9 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
 void HierarchicalBackend::EndNodeAndRail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
-  AbortShmAndRail(IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status)
-                                        : status);
+  AbortShmAndRail(
+      IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status) : status,
+      /*has_failed=*/true);
 }
 
 absl::Status HierarchicalBackend::RunMessage(const CallContext& context,

@@ -80,11 +80,12 @@ class HierarchicalBackend final : public backends::TypedBackend {
         peers_(peers),
         topology_(topology),
         latency_max_bytes_(topology.max_local_size == 1 ? kLatencyMaxBytesAlone : kLatencyMaxBytes),
-        may_go_ahead_(is_each_alone() &&
-                      backends::DefaultComparison() == backends::Comparison::kAsTheyGo) {}
+        may_go_ahead_(backends::DefaultComparison() == backends::Comparison::kAsTheyGo) {}
 
   bool is_each_alone() const { return topology_.max_local_size == 1; }
+  // Whether ranks do not meet in a call if it has few bytes, and whether it has.
   bool MayGoAhead(const Collective& call) const;
+  bool GoesAhead(const Collective& call) const;
   // Of a gather or scatter, by the part of one rank: a leader handles those of all.
   bool IsSmall(const Tensor& part) const {
     const size_t parts = is_each_alone() ? 1 : topology_.node_of.size();
@@ -96,7 +97,8 @@ class HierarchicalBackend final : public backends::TypedBackend {
   absl::Status CheckPeers() const;
   absl::Status JoinRail(const BackendConfig& config);
   absl::Status JoinNode(const BackendConfig& config);
-  void AbortShmAndRail(const absl::Status& cause) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void AbortShmAndRail(const absl::Status& cause, bool has_failed)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
   absl::Status RunAlgorithm(const CallContext& context,
@@ -119,8 +121,8 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
   // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
   // their members. So this leaves tcp to find out which ranks are at fault.
-  absl::Status ToGroupError(const absl::Status& status, const CallContext& context,
-                            int gone_before);
+  absl::Status ToGroupError(const absl::Status& status, const CallContext& context, int gone_before,
+                            bool goes_ahead);
   // The same of a message within the node.
   absl::Status ToMessageError(const absl::Status& status, const CallContext& context,
                               int gone_before);

@@ -30,6 +30,20 @@ bool IsMismatchOfMessages(const absl::Status& status) {
          origin->operations[0].rank != ErrorOrigin::Operation::kNoRank;
 }
 
+namespace {
+
+// Whether a MismatchError, of shared memory, is about the call of `context` itself: not about a
+// message, nor about a call before in which ranks did not meet.
+bool IsMismatchOf(const CallContext& context, const absl::Status& status) {
+  if (KindOf(status) != ErrorKind::kMismatch || IsMismatchOfMessages(status)) return false;
+  const auto origin = OriginOf(status);
+  return !origin.has_value() ||
+         std::all_of(origin->operations.begin(), origin->operations.end(),
+                     [&](const auto& operation) { return operation.sequence >= context.sequence; });
+}
+
+}  // namespace
+
 // The exchange is one of a single rank: it only builds the record and compares others with it.
 HierarchicalCall::HierarchicalCall(const Transports& transports, const CallContext& context)
     : transports_(transports),
@@ -38,13 +52,17 @@ HierarchicalCall::HierarchicalCall(const Transports& transports, const CallConte
       exchange_(backends::FingerprintRecord::Of(context), 0, 1),
       sent_record_ends_(transports.topology.node_count()) {
   local_context_.salt = backends::HashOf(exchange_.record());
+  local_context_.meets = !transports.goes_ahead;
   transports_.arena.Reset();
 }
 
 absl::Status HierarchicalCall::RunInNode(const Collective& collective) {
+  local_context_.step_of = IsP2p(collective.kind) ? nullptr : context_.collective;
   const absl::Status status = RunAndWait(*transports_.shm, collective, local_context_).status();
-  const bool is_mismatch = KindOf(status) == ErrorKind::kMismatch;
-  if (is_mismatch && !IsMismatchOfMessages(status)) has_mismatch_ = true;
+  // In other cases some rank has gone on, and will not come to exchange the calls in full.
+  if (IsMismatchOf(context_, status) && !goes_ahead() && transports_.shm->AllMeet()) {
+    has_mismatch_ = true;
+  }
   return status;
 }
 
@@ -133,21 +151,6 @@ absl::Status HierarchicalCall::SendFingerprint() {
 absl::Status HierarchicalCall::CheckFingerprints() {
   SYNCLINE_DCHECK(is_on_rail());
   SYNCLINE_RETURN_IF_ERROR(history().AwaitEarlierRecords());
-  return topology().max_local_size == 1 ? CheckFingerprintsOfRanks() : CheckFingerprintsOfNodes();
-}
-
-absl::Status HierarchicalCall::CheckFingerprintsOfNodes() {
-  for (int node = 0; node < node_count(); ++node) {
-    if (node == topology().node) continue;
-    SYNCLINE_RETURN_IF_ERROR(history().AwaitRecord(node));
-    exchange_.Merge(history().of(node));
-    if (!exchange_.agreed()) return DifferentCalls();
-  }
-  history().NoteMeeting();
-  return absl::OkStatus();
-}
-
-absl::Status HierarchicalCall::CheckFingerprintsOfRanks() {
   const absl::Status have_come = history().AwaitRecords();
   if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
   if (!have_come.ok() && transports_.rail->is_aborted()) return have_come;
@@ -174,7 +177,7 @@ absl::Status HierarchicalCall::DifferentCalls() {
 }
 
 absl::Status HierarchicalCall::BeginAhead() {
-  SYNCLINE_DCHECK(may_go_ahead());
+  SYNCLINE_DCHECK(goes_ahead() && is_leader());
   backends::FingerprintRecord record = exchange_.record();
   record.SetGoesAhead();
   return history().Begin(record, context_);
@@ -193,7 +196,8 @@ absl::Status HierarchicalCall::SendAhead(absl::Span<const int> to,
     };
     waiting.erase(std::remove_if(waiting.begin(), waiting.end(), give), waiting.end());
     if (waiting.empty()) return absl::OkStatus();
-    SYNCLINE_RETURN_IF_ERROR(history().AwaitRoom(waiting, tensor_for(waiting[0]).nbytes()));
+    SYNCLINE_RETURN_IF_ERROR(
+        history().AwaitRoom(waiting, [&](int node) { return tensor_for(node).nbytes(); }));
   }
 }
 
@@ -265,6 +269,7 @@ void HierarchicalCall::AbortPeers() {
   // ends every wait in it.
   if (transports_.shm == nullptr) return;
   local_context_.salt = ~local_context_.salt;
+  local_context_.meets = true;
   RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status().IgnoreError();
 }
 

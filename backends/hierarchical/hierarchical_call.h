@@ -15,6 +15,7 @@
 #include "backends/hierarchical/rail_history.h"
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/topology.h"
+#include "backends/shm/shm_backend.h"
 #include "syncline/backend.h"
 #include "syncline/reduce_op.h"
 #include "syncline/tensor.h"
@@ -24,12 +25,12 @@ namespace syncline::hierarchical {
 // What a collective of one rank may use. Borrowed.
 struct Transports {
   const Topology& topology;
-  Backend* shm;          // Among the ranks of this node, by local rank; null if this rank is alone.
-  RailSockets* rail;     // Members are nodes; null if this rank is on no rail.
-  RailHistory* history;  // Of the rail.
+  shm::NodeBackend* shm;  // Among the ranks of this node; null if this rank is alone.
+  RailSockets* rail;      // Members are nodes; null if this rank is on no rail.
+  RailHistory* history;   // Of the rail.
   backends::ScratchArena& arena;
-  // Whether ranks need not meet in this call if it has few bytes. Then each is alone on its node.
-  bool may_go_ahead;
+  // Whether ranks do not meet in this call. Then it has a root, which is the leader of its node.
+  bool goes_ahead;
 };
 
 // Whether a MismatchError, of shared memory, is about a send and the receive that it does not fit.
@@ -41,9 +42,11 @@ bool IsMismatchOfMessages(const absl::Status& status);
 // takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
 // difference calls AbortPeers, so that ranks that have not found it stop waiting.
 //
-// In a call in which ranks do not meet (may_go_ahead), the steps are BeginAhead, SendAhead, Receive
-// with AwaitData, and EndAhead. A rank compares its call with those of the ranks whose data it
-// takes, and hears later, see RailHistory, of others that have called something else.
+// In a call in which ranks do not meet (goes_ahead), a rank waits, within its node too, only for
+// those whose data it takes. Between the nodes the steps are those of leaders: BeginAhead,
+// SendAhead, Receive with AwaitData, and EndAhead. A rank compares its call with those of the ranks
+// whose data it takes, and hears later, of backend shm or of RailHistory, of others that have
+// called something else.
 //
 // Not thread-safe. Borrows the transports and the call's tensors for the duration of the
 // collective. Errors of all steps: a MismatchError if the calls differ, which is for the user
@@ -58,6 +61,8 @@ class HierarchicalCall {
   bool is_on_rail() const { return transports_.rail != nullptr; }
   // Whether this rank has local rank 0. The leaders of all nodes are on rail 0.
   bool is_leader() const { return topology().local_rank == 0; }
+  // Whether this node has other ranks.
+  bool has_neighbours() const { return transports_.shm != nullptr; }
 
   // Within the node: the operations of Backend, where ranks are local ranks. All ranks of the node
   // must call them, in the same order.
@@ -103,10 +108,10 @@ class HierarchicalCall {
   absl::Status MakeProgress();
 
   // Where ranks do not meet: the first step. The fingerprint goes along with data, or later.
-  bool may_go_ahead() const { return transports_.may_go_ahead; }
+  bool goes_ahead() const { return transports_.goes_ahead; }
   absl::Status BeginAhead();
   // Sends to each of the nodes the tensor for it, once there is room for what that node has not
-  // taken yet. All have one size.
+  // taken yet.
   absl::Status SendAhead(absl::Span<const int> to,
                          absl::FunctionRef<const Tensor&(int node)> tensor_for);
   // Wait for what was expected from a node, or from all, which is valid then, and of the same call;
@@ -127,10 +132,6 @@ class HierarchicalCall {
   void AbortPeers();
 
  private:
-  // Where a record speaks for all ranks of a node; and where each speaks for one rank, some of
-  // which may have gone ahead.
-  absl::Status CheckFingerprintsOfNodes();
-  absl::Status CheckFingerprintsOfRanks();
   absl::Status DifferentCalls();
   // A step within the node, which has other ranks. Notes whether it has found a mismatch.
   absl::Status RunInNode(const Collective& collective);

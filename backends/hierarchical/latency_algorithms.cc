@@ -64,72 +64,6 @@ absl::InlinedVector<int, 4> OtherNodes(const Topology& topology) {
   return nodes;
 }
 
-// Where ranks do not meet, each being alone on its node. What comes goes to memory of the arena,
-// not to the caller's, which another call's elements must not reach.
-
-// Takes what the root sends to this node, and ends the call.
-absl::Status TakeAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
-  const Tensor received = call.arena().Allocate(tensor.dtype(), tensor.numel());
-  call.Receive(root_node, received);
-  SYNCLINE_RETURN_IF_ERROR(call.AwaitData(root_node));
-  SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
-  backends::CopyElements(received, tensor);
-  return absl::OkStatus();
-}
-
-absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
-  const Topology& topology = call.topology();
-  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
-  if (topology.node != root_node) return TakeAhead(call, tensor, root_node);
-  SYNCLINE_RETURN_IF_ERROR(
-      call.SendAhead(OtherNodes(topology), [&](int) -> const Tensor& { return tensor; }));
-  return call.EndAhead();
-}
-
-// Sends `own` to the root's node, which gets those of all nodes: `parts` by node, empty elsewhere.
-absl::Status GatherAhead(HierarchicalCall& call, const Tensor& own, int root_node,
-                         std::vector<Tensor>& parts) {
-  const Topology& topology = call.topology();
-  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
-  if (topology.node != root_node) {
-    SYNCLINE_RETURN_IF_ERROR(
-        call.SendAhead({root_node}, [&](int) -> const Tensor& { return own; }));
-    return call.EndAhead();
-  }
-  parts.assign(topology.node_count(), own);
-  for (int node = 0; node < topology.node_count(); ++node) {
-    if (node == root_node) continue;
-    parts[node] = call.arena().Allocate(own.dtype(), own.numel());
-    call.Receive(node, parts[node]);
-  }
-  SYNCLINE_RETURN_IF_ERROR(call.AwaitAllData());
-  return call.EndAhead();
-}
-
-absl::Status ReduceAhead(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root_node) {
-  std::vector<Tensor> parts;
-  SYNCLINE_RETURN_IF_ERROR(GatherAhead(call, tensor, root_node, parts));
-  if (parts.empty() || tensor.numel() == 0) return absl::OkStatus();
-  std::vector<const void*> terms;
-  for (const Tensor& part : parts) terms.push_back(part.data());
-  Combine(call, tensor, terms, op);
-  return absl::OkStatus();
-}
-
-absl::Status ScatterAhead(HierarchicalCall& call, const Tensor& output,
-                          absl::Span<const Tensor> inputs, int root) {
-  const Topology& topology = call.topology();
-  const int root_node = topology.node_of[root];
-  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
-  if (topology.node != root_node) return TakeAhead(call, output, root_node);
-  SYNCLINE_RETURN_IF_ERROR(call.SendAhead(OtherNodes(topology), [&](int node) -> const Tensor& {
-    return inputs[topology.nodes[node][0]];
-  }));
-  SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
-  backends::CopyElements(inputs[root], output);
-  return absl::OkStatus();
-}
-
 // Parts of one size, one of each rank, in one tensor of the arena: in the order of the nodes and
 // local ranks.
 class PackedParts {
@@ -206,6 +140,148 @@ absl::StatusOr<std::vector<Tensor>> TakeParts(HierarchicalCall& call, DType dtyp
   return parts;
 }
 
+// Where ranks do not meet. The root is the leader of its node: data move between it and the other
+// leaders, and within the nodes between leaders and their ranks. What comes from other nodes goes
+// to memory of the arena, not to the caller's, which another call's elements must not reach.
+// Leaders send to other nodes before they give to the ranks of their own, which are nearer.
+
+// For leaders: takes what the root sends to this node.
+absl::StatusOr<Tensor> TakeAhead(HierarchicalCall& call, DType dtype, int64_t count,
+                                 int root_node) {
+  const Tensor received = call.arena().Allocate(dtype, count);
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  call.Receive(root_node, received);
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitData(root_node));
+  SYNCLINE_RETURN_IF_ERROR(call.EndAhead());
+  return received;
+}
+
+// For leaders: gives each of the nodes the tensor for it.
+absl::Status GiveAhead(HierarchicalCall& call, absl::Span<const int> nodes,
+                       absl::FunctionRef<const Tensor&(int node)> tensor_for) {
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  SYNCLINE_RETURN_IF_ERROR(call.SendAhead(nodes, tensor_for));
+  return call.EndAhead();
+}
+
+absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
+  const Topology& topology = call.topology();
+  if (call.is_leader() && topology.node == root_node) {
+    SYNCLINE_RETURN_IF_ERROR(
+        GiveAhead(call, OtherNodes(topology), [&](int) -> const Tensor& { return tensor; }));
+  } else if (call.is_leader()) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor received,
+                              TakeAhead(call, tensor.dtype(), tensor.numel(), root_node));
+    backends::CopyElements(received, tensor);
+  }
+  return call.Broadcast(tensor, 0);
+}
+
+// Each node's first step is `collect`, within it, after which its leader has what the node gives:
+// `own`. The leader of the root's node gets those of all nodes: `parts` by node, empty elsewhere.
+absl::Status CollectAhead(HierarchicalCall& call, const Tensor& own, int root_node,
+                          absl::FunctionRef<int64_t(int node)> count_of,
+                          absl::FunctionRef<absl::Status()> collect, std::vector<Tensor>& parts) {
+  const Topology& topology = call.topology();
+  if (!call.is_leader() || topology.node != root_node) {
+    SYNCLINE_RETURN_IF_ERROR(collect());
+    if (!call.is_leader()) return absl::OkStatus();
+    return GiveAhead(call, {root_node}, [&](int) -> const Tensor& { return own; });
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());
+  parts.assign(topology.node_count(), own);
+  for (int node = 0; node < topology.node_count(); ++node) {
+    if (node == root_node) continue;
+    parts[node] = call.arena().Allocate(own.dtype(), count_of(node));
+    call.Receive(node, parts[node]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(collect());
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAllData());
+  return call.EndAhead();
+}
+
+// Ranks that have given their elements to their leader keep them, as the root alone may write its
+// tensor.
+absl::Status ReduceAhead(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root_node) {
+  Tensor sum = tensor;
+  if (call.is_leader() && call.has_neighbours()) {
+    sum = call.arena().Allocate(tensor.dtype(), tensor.numel());
+    backends::CopyElements(tensor, sum);
+  }
+  std::vector<Tensor> parts;
+  SYNCLINE_RETURN_IF_ERROR(CollectAhead(
+      call, sum, root_node, [&](int) { return tensor.numel(); },
+      [&] { return call.Reduce(sum, backends::PartialOp(op), 0); }, parts));
+  if (parts.empty() || tensor.numel() == 0) return absl::OkStatus();
+  std::vector<const void*> terms;
+  for (const Tensor& part : parts) terms.push_back(part.data());
+  Combine(call, tensor, terms, op);
+  return absl::OkStatus();
+}
+
+absl::Status GatherAhead(HierarchicalCall& call, absl::Span<const Tensor> outputs,
+                         const Tensor& input, int root_node) {
+  const Topology& topology = call.topology();
+  const auto count_of = [&](int node) {
+    return input.numel() * static_cast<int64_t>(topology.nodes[node].size());
+  };
+  Tensor own = input;
+  std::vector<Tensor> of_ranks;
+  if (call.is_leader() && call.has_neighbours()) {
+    own = call.arena().Allocate(input.dtype(), count_of(topology.node));
+    of_ranks = own.SplitEvenly(static_cast<int>(topology.local_ranks().size()));
+  }
+  const auto collect = [&] {
+    return call.has_neighbours() ? call.Gather(of_ranks, input, 0) : absl::OkStatus();
+  };
+  std::vector<Tensor> parts;
+  SYNCLINE_RETURN_IF_ERROR(CollectAhead(call, own, root_node, count_of, collect, parts));
+  for (size_t node = 0; node < parts.size(); ++node) {
+    const std::vector<int>& ranks = topology.nodes[node];
+    for (size_t i = 0; i < ranks.size(); ++i) {
+      backends::CopyElements(parts[node].Slice(i * input.numel(), input.numel()),
+                             outputs[ranks[i]]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ScatterAhead(HierarchicalCall& call, const Tensor& output,
+                          absl::Span<const Tensor> inputs, int root_node) {
+  const Topology& topology = call.topology();
+  const auto of_ranks = [&](const Tensor& whole, int node) {
+    return whole.SplitEvenly(static_cast<int>(topology.nodes[node].size()));
+  };
+  std::vector<Tensor> own;  // By local rank.
+  if (call.is_leader() && topology.node == root_node) {
+    // One tensor for each node.
+    std::vector<Tensor> parts(topology.node_count());
+    for (int node = 0; node < topology.node_count(); ++node) {
+      const std::vector<int>& ranks = topology.nodes[node];
+      if (node == root_node) continue;
+      if (ranks.size() == 1) {
+        parts[node] = inputs[ranks[0]];
+        continue;
+      }
+      parts[node] = call.arena().Allocate(output.dtype(),
+                                          output.numel() * static_cast<int64_t>(ranks.size()));
+      const std::vector<Tensor> slices = of_ranks(parts[node], node);
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        backends::CopyElements(inputs[ranks[i]], slices[i]);
+      }
+    }
+    SYNCLINE_RETURN_IF_ERROR(GiveAhead(call, OtherNodes(topology),
+                                       [&](int node) -> const Tensor& { return parts[node]; }));
+    for (const int rank : topology.local_ranks()) own.push_back(inputs[rank]);
+  } else if (call.is_leader()) {
+    const auto count = output.numel() * static_cast<int64_t>(topology.local_ranks().size());
+    SYNCLINE_ASSIGN_OR_RETURN(const Tensor received,
+                              TakeAhead(call, output.dtype(), count, root_node));
+    own = of_ranks(received, topology.node);
+  }
+  return call.Scatter(output, own, 0);
+}
+
 }  // namespace
 
 // Every node's first step is one within the node, also where there is nothing to copy yet: it
@@ -214,7 +290,7 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
   const bool is_root_node = topology.node == root_node;
-  if (call.may_go_ahead()) return BroadcastAhead(call, tensor, root_node);
+  if (call.goes_ahead()) return BroadcastAhead(call, tensor, root_node);
   // The root's node gets the tensor before it leaves the node, unless the root is the leader.
   const bool is_local_first = is_root_node && root_local != 0;
   SYNCLINE_RETURN_IF_ERROR(is_local_first ? call.Broadcast(tensor, root_local) : call.Barrier());
@@ -248,7 +324,7 @@ absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, Redu
 absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root) {
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
-  if (call.may_go_ahead()) return ReduceAhead(call, tensor, op, root_node);
+  if (call.goes_ahead()) return ReduceAhead(call, tensor, op, root_node);
   const bool is_root = topology.local_ranks()[topology.local_rank] == root;
   const bool is_for_another = topology.node == root_node && root_local != 0;
   Tensor sum = tensor;
@@ -324,14 +400,7 @@ absl::Status LatencyGather(HierarchicalCall& call, absl::Span<const Tensor> outp
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
   const bool is_root_node = topology.node == root_node;
-  if (call.may_go_ahead()) {
-    std::vector<Tensor> parts;
-    SYNCLINE_RETURN_IF_ERROR(GatherAhead(call, input, root_node, parts));
-    for (size_t node = 0; node < parts.size(); ++node) {
-      backends::CopyElements(parts[node], outputs[topology.nodes[node][0]]);
-    }
-    return absl::OkStatus();
-  }
+  if (call.goes_ahead()) return GatherAhead(call, outputs, input, root_node);
   // Not in the outputs, which another call's elements must not reach.
   const PackedParts all(call, input.dtype(), input.numel());
   SYNCLINE_RETURN_IF_ERROR(
@@ -357,7 +426,7 @@ absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
   const Topology& topology = call.topology();
   const int root_node = topology.node_of[root], root_local = topology.local_rank_of[root];
   const bool is_root_node = topology.node == root_node;
-  if (call.may_go_ahead()) return ScatterAhead(call, output, inputs, root);
+  if (call.goes_ahead()) return ScatterAhead(call, output, inputs, root_node);
   const PackedParts all(call, output.dtype(), output.numel());
   if (!inputs.empty()) all.CopyFrom(inputs);
   const bool is_of_another = is_root_node && root_local != 0;

@@ -123,8 +123,9 @@ void RailHistory::TellOfDataFrom(int node) {
 
 // A rank that has begun a call has taken the data of those before. What it has not taken must find
 // room in its kernel: this rank may leave once it has given, and what is then still here is lost.
-absl::Status RailHistory::AwaitRoom(absl::Span<const int> nodes, size_t bytes) {
-  const auto has_room = [&](int node) { return HasRoom(node, bytes); };
+absl::Status RailHistory::AwaitRoom(absl::Span<const int> nodes,
+                                    absl::FunctionRef<size_t(int)> bytes_for) {
+  const auto has_room = [&](int node) { return HasRoom(node, bytes_for(node)); };
   const auto is_awaited = [&](int other) {
     return std::find(nodes.begin(), nodes.end(), other) != nodes.end() &&
            std::none_of(nodes.begin(), nodes.end(), has_room);
@@ -154,6 +155,8 @@ absl::Status RailHistory::End() {
     if (node == topology_.node) continue;
     if (has_given_ || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
+  // Mostly all has gone at once, and this call needs nothing of what comes.
+  if (number_ % kLookInterval != 0) SYNCLINE_RETURN_IF_ERROR(rail_.SendNow());
   return Await([&](int node) { return !rail_.is_sent(node); }, number_);
 }
 

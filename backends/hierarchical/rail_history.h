@@ -41,6 +41,8 @@ namespace syncline::hierarchical {
 class RailHistory {
  public:
   static constexpr uint64_t kCalls = 32;
+  // A rank that only gives looks at what others have sent in one call of so many.
+  static constexpr uint64_t kLookInterval = 8;
 
   RailHistory(const Topology& topology, RailSockets& rail);
   RailHistory(const RailHistory&) = delete;
@@ -68,11 +70,12 @@ class RailHistory {
 
   // For collectives in which ranks do not meet. All compare what comes meanwhile, of this
   // collective too. AwaitData waits for the record of `node` and the data that this rank expects
-  // behind it, AwaitAllData for those of all nodes; AwaitRoom, until this rank may send `bytes` of
-  // data to one of `nodes`, which Give does; End, until what others may wait for has been sent.
+  // behind it, AwaitAllData for those of all nodes; AwaitRoom, until this rank may send one of
+  // `nodes` the bytes for it, which Give does; End, until what others may wait for has been sent.
   absl::Status AwaitData(int node);
   absl::Status AwaitAllData();
-  absl::Status AwaitRoom(absl::Span<const int> nodes, size_t bytes);
+  absl::Status AwaitRoom(absl::Span<const int> nodes,
+                         absl::FunctionRef<size_t(int node)> bytes_for);
   bool HasRoom(int node, size_t bytes) const;
   void Give(int node, const Tensor& tensor);
   absl::Status End();

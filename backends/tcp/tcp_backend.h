@@ -80,6 +80,7 @@ class TcpBackend final : public backends::MessageBackend {
   // result says which ranks are at fault. The ranks' calls are not compared: `body` sees to that.
   // With `awaited_now`, ranks need not meet in it.
   using Body = absl::FunctionRef<absl::Status(Operation& operation)>;
+  using Awaited = backends::Lifecycle::Awaited;
   using AwaitedNow = backends::Lifecycle::AwaitedNow;
   absl::Status Execute(const CallContext& context, Body body,
                        const AwaitedNow* awaited_now = nullptr);

@@ -166,6 +166,11 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
   Collective operation = Build(spec, worker.rank, worker.size);
   std::thread aborter;
   for (uint64_t turn = 0;; ++turn) {
+    // Some may still be in the call before, whose ranks need not all wait for each other.
+    const bool is_odd = what == "differ" || what == "shorten" || what == "barrier";
+    if (turn == kTurns && is_odd) {
+      worker.store->Wait(KeysOf(worker.size), absl::Seconds(60)).IgnoreError();
+    }
     if (turn == kTurns && what == "differ") {
       spec.count = 12345;
       operation = Build(spec, worker.rank, worker.size);
@@ -459,13 +464,6 @@ TEST(PlainBackendTest, AreRefusedBetweenHostsWhereAllIsToBeEncrypted) {
 int main(int argc, char** argv) {
   using namespace syncline;
   setenv("SYNCLINE_TCP_KEEPALIVE", "5", 0);
-  const std::map<std::string, Task> tasks = {
-      {"data", &RunData}, {"fail", &RunToFailure}, {"plain", &JoinPlain}};
-  if (const auto status = WorkOnHost(argc, argv, tasks)) return *status;
-  testing::InitGoogleMock(&argc, argv);
-  if (!EnterNewNetwork() && getuid() != 0) {
-    std::puts("skipped: this user may not make network namespaces");
-    return 0;
-  }
-  return RUN_ALL_TESTS();
+  return RunTestsOnHosts(argc, argv,
+                         {{"data", &RunData}, {"fail", &RunToFailure}, {"plain", &JoinPlain}});
 }

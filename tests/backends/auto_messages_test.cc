@@ -375,16 +375,10 @@ TEST_P(AutoMessageFailureTest, ASenderThatHasLeftIsNamedAtOnceIfNoOtherCanSend) 
 
 int main(int argc, char** argv) {
   using namespace syncline;
-  const std::map<std::string, Task> tasks = {{"any", &ExchangeWithAny},
-                                             {"beside", &RunBeside},
-                                             {"differ", &DifferBesideAReceive},
-                                             {"send_left", &SendToOneThatHasLeft},
-                                             {"wait", &WaitForMessage}};
-  if (const auto status = WorkOnHost(argc, argv, tasks)) return *status;
-  testing::InitGoogleMock(&argc, argv);
-  if (!EnterNewNetwork() && getuid() != 0) {
-    std::puts("skipped: this user may not make network namespaces");
-    return 0;
-  }
-  return RUN_ALL_TESTS();
+  return RunTestsOnHosts(argc, argv,
+                         {{"any", &ExchangeWithAny},
+                          {"beside", &RunBeside},
+                          {"differ", &DifferBesideAReceive},
+                          {"send_left", &SendToOneThatHasLeft},
+                          {"wait", &WaitForMessage}});
 }

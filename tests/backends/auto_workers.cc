@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdio>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "syncline/backend_registry.h"
 #include "syncline/file_store.h"
 #include "syncline/prefix_store.h"
@@ -66,6 +69,16 @@ std::optional<int> WorkOnHost(int argc, char** argv, const std::map<std::string,
   worker.store = FileStore::Open(argv[6]).value();
   task->second(worker);
   return 0;
+}
+
+int RunTestsOnHosts(int argc, char** argv, const std::map<std::string, Task>& tasks) {
+  if (const auto status = WorkOnHost(argc, argv, tasks)) return *status;
+  testing::InitGoogleMock(&argc, argv);
+  if (!EnterNewNetwork() && getuid() != 0) {
+    std::puts("skipped: this user may not make network namespaces");
+    return 0;
+  }
+  return RUN_ALL_TESTS();
 }
 
 }  // namespace syncline

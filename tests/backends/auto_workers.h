@@ -57,6 +57,9 @@ class Workers {
 using Task = std::function<void(const Worker& worker)>;
 std::optional<int> WorkOnHost(int argc, char** argv, const std::map<std::string, Task>& tasks);
 
+// main() of tests: WorkOnHost, or all tests, in a network of their own.
+int RunTestsOnHosts(int argc, char** argv, const std::map<std::string, Task>& tasks);
+
 }  // namespace syncline
 
 #endif  // SYNCLINE_TESTS_BACKENDS_AUTO_WORKERS_H_

@@ -300,7 +300,9 @@ TEST_P(RunAheadTest, ARankThatLeavesComparesWhatItHasGiven) {
     given.StepAndWait();
     if (rank == 0) backend.reset();
     gone.StepAndWait();
-    return rank == 0 || !gave.ok() ? gave : Broadcast(*backend, 1, rank, 5);
+    if (rank == 0 || !gave.ok()) return gave;
+    return FirstFailure(1, is_shm() ? 1 : kAhead,
+                        [&](uint64_t sequence) { return Broadcast(*backend, sequence, rank, 5); });
   });
   ExpectMismatch(statuses[1], "rank 0 called broadcast #0 (uint8, 5 elements, root 0)",
                  "rank 1 called broadcast #0 (uint8, 5 elements, root 1)");

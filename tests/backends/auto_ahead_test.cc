@@ -1,0 +1,300 @@
+// Backend auto over several hosts, some with several ranks: ranks that go on as soon as they have
+// given their data. What others take of it, and when all hear that somebody has called something
+// else, has died, is stopped or has left. run_ahead_test.cc has each rank on a host of its own, or
+// all on one.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncline/backend.h"
+#include "syncline/collective.h"
+#include "syncline/op_kind.h"
+#include "syncline/status.h"
+#include "tests/backends/auto_workers.h"
+#include "tests/support/operations.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+void Print(const absl::Status& status) { std::printf("%s\n", status.ToString().c_str()); }
+
+absl::Status Call(Backend& backend, const Worker& worker, const Spec& spec, uint64_t sequence,
+                  absl::Duration timeout = kTimeout) {
+  const Collective operation = Build(spec, worker.rank, worker.size);
+  SYNCLINE_RETURN_IF_ERROR(RunAndWait(backend, operation, {sequence, Deadline(timeout)}).status());
+  return Annotate(CheckDone(spec, operation, worker.rank, worker.size),
+                  absl::StrCat(spec.ToString(), " #", sequence));
+}
+
+Spec Rooted(OpKind kind, int root, int64_t count = 5) {
+  Spec spec{kind};
+  spec.root = root;
+  spec.count = count;
+  return spec;
+}
+
+OpKind KindOfName(const std::string& name) {
+  for (const OpKind kind : CollectiveKinds()) {
+    if (Name(kind) == name) return kind;
+  }
+  std::abort();
+}
+
+// ---- What is taken.
+
+// Runs of one operation and one root, which let ranks get far ahead; of other operations between,
+// and of roots that are not leaders, in which all meet. Sizes on both sides of every way.
+void RunMany(const Worker& worker) {
+  constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,    OpKind::kGather,
+                               OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll,
+                               OpKind::kBroadcast, OpKind::kScatter};
+  constexpr int64_t kCounts[] = {0, 1, 5, 16, 100, 1000, 5000, 20000};
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  std::mt19937 random(worker.size);  // The same on all ranks.
+  Spec spec{OpKind::kBroadcast};
+  for (uint64_t sequence = 0; sequence < 3000 && status.ok(); ++sequence) {
+    if (sequence % 75 == 0) {
+      spec = Spec{kKinds[random() % std::size(kKinds)]};
+      spec.root = HasRoot(spec.kind) ? static_cast<int>(random() % worker.size) : 0;
+      spec.op = spec.kind == OpKind::kReduce && random() % 2 == 0 ? ReduceOp::kAvg : ReduceOp::kSum;
+    }
+    // Mostly short ones, which go ahead.
+    spec.count = kCounts[random() % (sequence % 3 == 0 ? std::size(kCounts) : 5)];
+    // Some ranks are slow at times.
+    if (random() % 500 == 0 && static_cast<int>(random() % worker.size) == worker.rank) {
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    status = Call(**backend, worker, spec, sequence);
+  }
+  Print(status);
+}
+
+class AutoAheadTest : public testing::TestWithParam<std::vector<int>> {};
+
+INSTANTIATE_TEST_SUITE_P(Hosts, AutoAheadTest,
+                         testing::Values(std::vector<int>{0, 0, 1, 1},
+                                         std::vector<int>{0, 1, 1, 0, 0},
+                                         std::vector<int>{0, 1, 2, 2}),
+                         [](const auto& info) { return absl::StrCat("case_", info.index); });
+
+TEST_P(AutoAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {
+  Workers workers(GetParam(), "many", "");
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    EXPECT_EQ(workers.Output(rank), "OK\n") << "rank " << rank;
+  }
+}
+
+// ---- Other calls. Ranks 0 and 1 are on one host, 2 and 3 on another.
+
+const std::vector<int> kHosts = {0, 0, 1, 1};
+
+// A rank that only gives hears of a mismatch so many calls later at most: 32 within its host, while
+// its host's leader is 32 calls ahead of the others'.
+constexpr uint64_t kAhead = 64;
+
+// argument: operation, root, rank, what that rank does in the fourth call, and whether a barrier
+// follows: "gather 0 3 count barrier".
+void RunOdd(const Worker& worker) {
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  const OpKind kind = KindOfName(words[0]);
+  const int root = std::stoi(words[1]);
+  const bool is_odd = std::stoi(words[2]) == worker.rank;
+  const bool has_barrier = words[4] == "barrier";
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  uint64_t sequence = 0;
+  for (; sequence < 3 && status.ok(); ++sequence) {
+    status = Call(**backend, worker, Rooted(kind, root), sequence);
+  }
+  // All have come so far, so that what fails is the fourth call or one after it.
+  if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, sequence++);
+  Spec spec = Rooted(kind, root);
+  if (is_odd && words[3] == "count") spec.count = 6;
+  if (is_odd && words[3] == "root") spec.root = 2 - root;
+  if (is_odd && words[3] == "kind") {
+    spec.kind = kind == OpKind::kGather ? OpKind::kReduce : OpKind::kGather;
+  }
+  // Results are not looked at: whoever makes another call gets none that is right.
+  const auto call = [&](const Spec& made) {
+    return RunAndWait(**backend, Build(made, worker.rank, worker.size),
+                      {sequence++, Deadline(absl::Seconds(30))})
+        .status();
+  };
+  if (status.ok()) status = call(spec);
+  while (status.ok() && !has_barrier && sequence <= 4 + kAhead) status = call(Rooted(kind, root));
+  if (status.ok() && has_barrier) status = call(Spec{OpKind::kBarrier});
+  Print(status);
+}
+
+// Operation, root, rank, what it does, what follows.
+using Odd = std::vector<std::string>;
+
+std::vector<Odd> Odds() {
+  std::vector<Odd> odds;
+  for (const char* kind : {"broadcast", "reduce", "gather", "scatter"}) {
+    for (const char* rank : {"1", "2", "3"}) {
+      for (const char* what : {"count", "kind"}) odds.push_back({kind, "0", rank, what, "barrier"});
+    }
+    odds.push_back({kind, "2", "0", "root", "barrier"});
+    odds.push_back({kind, "0", "3", "count", "more"});
+    odds.push_back({kind, "0", "2", "root", "more"});
+  }
+  return odds;
+}
+
+TEST(AutoAheadMismatchTest, EveryRankQuotesTheTwoCallsAtTheNextBarrierOrSomeCallsOn) {
+  for (const Odd& odd : Odds()) {
+    SCOPED_TRACE(absl::StrJoin(odd, " "));
+    Workers workers(kHosts, "odd", absl::StrJoin(odd, " "));
+    const std::string kind = odd[3] != "kind" ? odd[0] : odd[0] == "gather" ? "reduce" : "gather";
+    for (int rank = 0; rank < workers.size(); ++rank) {
+      EXPECT_THAT(workers.Output(rank),
+                  AllOf(StartsWith("FAILED_PRECONDITION"),
+                        HasSubstr(absl::StrCat("rank ", odd[2], " called ", kind, " #4")),
+                        HasSubstr(absl::StrCat("called ", odd[0], " #4"))))
+          << "rank " << rank;
+    }
+  }
+}
+
+// ---- Ranks that go.
+
+// The root gives, or all but the root do, and leave at once; then the others take. argument:
+// operation and root.
+void GiveAndLeave(const Worker& worker) {
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  const OpKind kind = KindOfName(words[0]);
+  const int root = std::stoi(words[1]);
+  const bool root_gives = kind == OpKind::kBroadcast || kind == OpKind::kScatter;
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, 0);
+  const bool gives = (worker.rank == root) == root_gives;
+  if (!gives) absl::SleepFor(absl::Milliseconds(300));
+  for (uint64_t sequence = 1; sequence <= 20 && status.ok(); ++sequence) {
+    status = Call(**backend, worker, Rooted(kind, root), sequence);
+  }
+  Print(status);
+}
+
+TEST(AutoAheadLeaveTest, WhatARankHasGivenArrivesThoughItHasLeft) {
+  for (const char* kind : {"broadcast", "reduce", "gather", "scatter"}) {
+    for (const int root : {0, 2}) {
+      Workers workers(kHosts, "leave", absl::StrCat(kind, " ", root));
+      for (int rank = 0; rank < workers.size(); ++rank) {
+        EXPECT_EQ(workers.Output(rank), "OK\n") << kind << " to " << root << ", rank " << rank;
+      }
+    }
+  }
+}
+
+// All call an operation again and again, of which one rank stays out after the third call.
+// argument: operation, root, rank, and what it does: stays away, leaves, or is stopped or killed.
+void RunWithoutOne(const Worker& worker) {
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  const Spec spec = Rooted(KindOfName(words[0]), std::stoi(words[1]));
+  const bool is_absent = std::stoi(words[2]) == worker.rank;
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  for (uint64_t sequence = 0; status.ok(); ++sequence) {
+    if (sequence == 3) {
+      status = Call(**backend, worker, Spec{OpKind::kBarrier}, sequence);
+      worker.store->Set(absl::StrCat("there/", worker.rank), "").IgnoreError();
+      if (is_absent && words[3] == "leave") backend->reset();
+      if (is_absent) pause();
+      continue;
+    }
+    status = Call(**backend, worker, spec, sequence,
+                  sequence < 3 || words[3] == "kill" ? kTimeout : absl::Seconds(2));
+  }
+  Print(status);
+}
+
+class AutoAheadAbsenceTest : public testing::TestWithParam<const char*> {
+ protected:
+  // Calls check(rank, what it has printed) for all ranks but the absent one, for each root and each
+  // absent rank of the operation.
+  static void OnEach(const std::string& what, int signal,
+                     const std::function<void(const Workers&, int, const std::string&)>& check) {
+    for (const int root : {0, 2}) {
+      for (int absent = 0; absent < 4; ++absent) {
+        SCOPED_TRACE(absl::StrCat("root ", root, ", without rank ", absent));
+        Workers workers(kHosts, "without",
+                        absl::StrCat(GetParam(), " ", root, " ", absent, " ", what));
+        EXPECT_TRUE(workers.store()
+                        .Wait({"there/0", "there/1", "there/2", "there/3"}, absl::Seconds(60))
+                        .ok());
+        if (signal != 0) workers.Signal(absent, signal);
+        for (int rank = 0; rank < workers.size(); ++rank) {
+          if (rank != absent) check(workers, absent, workers.Output(rank));
+        }
+      }
+    }
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, AutoAheadAbsenceTest,
+                         testing::Values("broadcast", "reduce", "gather", "scatter"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(AutoAheadAbsenceTest, ARankThatStaysAwayIsNamedOnEveryRank) {
+  OnEach("stay", 0, [](const Workers& workers, int absent, const std::string& printed) {
+    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(GetParam()),
+                               HasSubstr(workers.Describe(absent)), HasSubstr("after 2s")));
+  });
+}
+
+TEST_P(AutoAheadAbsenceTest, ARankThatIsStoppedIsNamedOnEveryRank) {
+  OnEach("stop", SIGSTOP, [](const Workers& workers, int absent, const std::string& printed) {
+    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(GetParam()),
+                               HasSubstr(workers.Describe(absent))));
+  });
+}
+
+TEST_P(AutoAheadAbsenceTest, ARankThatIsKilledIsNamedOnEveryRank) {
+  OnEach("kill", SIGKILL, [](const Workers& workers, int absent, const std::string& printed) {
+    EXPECT_THAT(printed, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(workers.Describe(absent))));
+  });
+}
+
+TEST_P(AutoAheadAbsenceTest, ARankThatLeavesIsNamedOnEveryRank) {
+  OnEach("leave", 0, [](const Workers& workers, int absent, const std::string& printed) {
+    EXPECT_THAT(printed, HasSubstr(absl::StrCat(workers.Describe(absent), " has left the group")));
+  });
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  return syncline::RunTestsOnHosts(argc, argv,
+                                   {{"leave", &syncline::GiveAndLeave},
+                                    {"many", &syncline::RunMany},
+                                    {"odd", &syncline::RunOdd},
+                                    {"without", &syncline::RunWithoutOne}});
+}
