@@ -6,8 +6,8 @@
 // ways are in backends/shm/shm_collectives.h; where tcp moves the data, see
 // backends/tcp/thresholds.h.
 //
-// Where each node has one rank, ranks do not meet in the latency algorithms of rooted operations:
-// RailHistory.
+// In the latency algorithms of rooted operations whose root is the leader of its node ranks do not
+// meet: RailHistory.
 //
 //   operation        N                 N <= kLatencyMaxBytes   N > kLatencyMaxBytes
 //   broadcast        the tensor        LatencyBroadcast        BandwidthBroadcast
@@ -58,7 +58,7 @@ inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
-// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. They fit the smallest window that a
+// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. What is longer waits for its receiver. They fit the smallest window that a
 // receiver's kernel usually has, so that no data is left to send once this rank has returned.
 inline constexpr size_t kMaxBytesAhead = 40 << 10;  // 40 KiB.
 
