@@ -173,6 +173,8 @@ absl::StatusOr<std::shared_ptr<FileStore>> FileStore::Open(absl::string_view pat
     SYNCLINE_RETURN_IF_ERROR(AnnotateStore(
         LockByte(*fd, kLogByte, FileLockMode::kExclusive, deadline), store->ToString()));
     absl::StatusOr<bool> entered = store->Enter();
+    // Which it may hold in exclusive mode: whoever locks the log next would find that.
+    if (!entered.ok()) UnlockByte(*fd, kLiveByte);
     UnlockByte(*fd, kLogByte);
     if (!entered.ok()) return AnnotateStore(entered.status(), store->ToString());
     if (*entered) return store;
