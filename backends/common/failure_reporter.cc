@@ -338,8 +338,11 @@ class DiagnosisMaker {
   Diagnosis TimeoutReported(int rank, const RankReport& report) const {
     const std::string told =
         absl::StrCat(Failed(), peers_.Describe(rank), " reported: ", report.operation);
+    // If that is this rank itself, the report says best what it lacks.
     const std::vector<int> culprits = Culprits(rank, report.waits_for);
-    if (!culprits.empty()) return Late(told, report.timeout, culprits);
+    if (!culprits.empty() && culprits != std::vector<int>{peers_.rank()}) {
+      return Late(told, report.timeout, culprits);
+    }
     if (report.operation == failure_.operation && !missing_.empty()) {
       return Late(told, report.timeout, missing_);
     }
