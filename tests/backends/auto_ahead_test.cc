@@ -72,7 +72,7 @@ void RunMany(const Worker& worker) {
   constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,    OpKind::kGather,
                                OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll,
                                OpKind::kBroadcast, OpKind::kScatter};
-  constexpr int64_t kCounts[] = {0, 1, 5, 16, 100, 1000, 5000, 20000};
+  constexpr int64_t kCounts[] = {0, 1, 5, 16, 100, 1000, 4000, 12000, 20000};
   auto backend = worker.Join("auto", "group");
   absl::Status status = backend.status();
   std::mt19937 random(worker.size);  // The same on all ranks.
