@@ -430,7 +430,9 @@ class DiagnosisMaker {
                            : absl::StrCat(" (", failure_.cause.message(), ")")),
           ranks);
     }
-    return Late(failure_.operation, failure_.timeout, missing_);
+    // Some of them may wait themselves, in calls in which ranks need not meet.
+    const std::vector<int> last = Culprits(peers_.rank(), missing_);
+    return Late(failure_.operation, failure_.timeout, last.empty() ? missing_ : last);
   }
 
   Diagnosis ConnectionLost() const {

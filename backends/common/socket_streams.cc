@@ -112,13 +112,10 @@ absl::Status SocketStreams::AwaitAll(const Deadline& deadline) {
       deadline);
 }
 
-absl::Status SocketStreams::SendNow(Unsendable unsendable) {
-  for (int peer = 0; peer < size(); ++peer) {
-    for (Lane& lane : links_[peer].lanes) {
-      SYNCLINE_RETURN_IF_ERROR(MoveOut(peer, lane, unsendable).status());
-    }
+void SocketStreams::SendNow() {
+  for (Link& link : links_) {
+    for (Lane& lane : link.lanes) Send(lane);
   }
-  return absl::OkStatus();
 }
 
 absl::Status SocketStreams::MakeProgress() {
@@ -165,31 +162,30 @@ absl::StatusOr<bool> SocketStreams::MoveAll(Unsendable unsendable) {
   return has_moved;
 }
 
-absl::StatusOr<bool> SocketStreams::MoveOut(int peer, Lane& lane, Unsendable unsendable) {
-  if (lane.out.is_empty()) return false;
-  bool has_moved = false;
-  if (lane.out_error == 0) {
-    const Moved sent = lane.out.Send(lane.stream);
-    if (sent == Moved::kSome) has_moved = true;
-    if (sent == Moved::kEnded) {
-      lane.out_error = errno == 0 ? EPIPE : errno;
-      lane.out_ended = absl::Now();
-      has_out_error_ = true;
-    }
+bool SocketStreams::Send(Lane& lane) {
+  if (lane.out.is_empty() || lane.out_error != 0) return false;
+  const Moved sent = lane.out.Send(lane.stream);
+  if (sent == Moved::kEnded) {
+    lane.out_error = errno == 0 ? EPIPE : errno;
+    lane.out_ended = absl::Now();
+    has_out_error_ = true;
   }
-  // What the peer sent before it went may still be what this rank needs. But other connections of
-  // a peer that is there do not end with this one.
-  const bool is_receiving = lane.out_error != 0 && links_[peer].is_receiving();
-  if (lane.out_error != 0 && (is_receiving ? absl::Now() - lane.out_ended > kLastBytesGrace
-                                           : unsendable == Unsendable::kFail)) {
-    errno = lane.out_error;
-    return Ended(peer);
-  }
-  return has_moved;
+  return sent == Moved::kSome;
 }
 
 absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane, Unsendable unsendable) {
-  SYNCLINE_ASSIGN_OR_RETURN(bool has_moved, MoveOut(peer, lane, unsendable));
+  bool has_moved = false;
+  if (!lane.out.is_empty()) {
+    has_moved = Send(lane);
+    // What the peer sent before it went may still be what this rank needs. But other connections of
+    // a peer that is there do not end with this one.
+    const bool is_receiving = lane.out_error != 0 && links_[peer].is_receiving();
+    if (lane.out_error != 0 && (is_receiving ? absl::Now() - lane.out_ended > kLastBytesGrace
+                                             : unsendable == Unsendable::kFail)) {
+      errno = lane.out_error;
+      return Ended(peer);
+    }
+  }
   if (!lane.in.is_empty()) {
     const Moved received = lane.in.Receive(lane.stream);
     if (received == Moved::kEnded) return Ended(peer);

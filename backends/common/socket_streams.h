@@ -134,9 +134,8 @@ class SocketStreams {
 
   // Whether bytes have moved.
   absl::StatusOr<bool> MoveAll(Unsendable unsendable);
-  // The first is the second's part that sends.
-  absl::StatusOr<bool> MoveOut(int peer, Lane& lane, Unsendable unsendable);
   absl::StatusOr<bool> Move(int peer, Lane& lane, Unsendable unsendable);
+  bool Send(Lane& lane);
   absl::Status Ended(int peer);
   absl::Status Late(const Deadline& deadline);
   void Poll(absl::Duration limit) const;

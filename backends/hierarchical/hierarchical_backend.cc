@@ -142,7 +142,7 @@ void HierarchicalBackend::Abort(const absl::Status& cause) {
     rail->AwaitDelivery(tcp::kLeaveTimeout);
   }
   absl::MutexLock lock(&mutex_);
-  AbortShmAndRail(cause, /*has_failed=*/false);
+  AbortShmAndRail(cause, /*has_failed=*/tcp_ != nullptr && !tcp_->has_left());
 }
 
 void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause, bool has_failed) {
@@ -190,7 +190,7 @@ absl::Status HierarchicalBackend::TimeoutOf(const CallContext& context) const {
     absl::StrAppend(&text, "; ", peers_.Describe(rank), " is stopped");
     stopped.push_back(rank);
   }
-  // Shared memory numbers the ranks of this node alone, so what it says is of no use here.
+  // Shared memory knows the ranks of this node alone, and whom it blames may wait for another.
   const bool is_on_rail = rail_ != nullptr;
   for (const absl::Status& late : {is_on_rail ? history_->Late() : absl::OkStatus(),
                                    is_on_rail ? rail_->late() : absl::OkStatus(), tcp_->late()}) {
@@ -273,9 +273,9 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
     const absl::Status status = body(steps, operation);
     if (status.ok()) return status;
     if (steps.has_mismatch()) {
-      // Those that have not found the mismatch find it now, so all come to GatherCalls.
-      steps.AbortPeers();
-      return operation.GatherCalls();
+      // Those that have not found the mismatch find it now, so all come to GatherCalls, unless some
+      // have gone ahead.
+      return steps.AbortPeers() ? operation.GatherCalls() : status;
     }
     // Backend tcp has compared the calls, or this rank's history: it is for the user as it is.
     if (KindOf(status) == ErrorKind::kMismatch) return status;

@@ -119,8 +119,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // An operation of this rank has failed: ends what waits beside tcp.
   void EndNodeAndRail(const absl::Status& status);
 
-  // The error of a step in terms of the group: shared memory knows only local ranks, and rails only
-  // their members. So this leaves tcp to find out which ranks are at fault.
+  // The error of a step in terms of the group: shared memory knows only the ranks of the node,
+  // which may wait for others, and rails only their members. So this leaves tcp to find out which
+  // ranks are at fault, unless ranks go ahead.
   absl::Status ToGroupError(const absl::Status& status, const CallContext& context, int gone_before,
                             bool goes_ahead);
   // The same of a message within the node.

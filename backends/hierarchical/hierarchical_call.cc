@@ -248,14 +248,15 @@ absl::Status HierarchicalCall::MakeProgress() {
   return transports_.rail->MakeProgress();
 }
 
-void HierarchicalCall::AbortPeers() {
+bool HierarchicalCall::AbortPeers() {
+  bool all_meet = true;
   // A fingerprint that this rank has sent shows the other nodes that their calls differ from this
   // node's, if they do. If it has sent none, the difference is within the node, so this rank's own
   // call may be the same as theirs: only a rejected record tells them.
   if (is_on_rail()) {
     if (!has_sent_fingerprint_) {
       exchange_.Reject();
-      SendFingerprint().IgnoreError();
+      all_meet = SendFingerprint().ok() && AllNodesMeet();
     }
     // It may still wait for room, and from here on nobody serves the rail.
     const Deadline soon(std::min(context_.deadline.Remaining(), kAbortPeersTimeout));
@@ -267,10 +268,29 @@ void HierarchicalCall::AbortPeers() {
   }
   // A call that no rank of the node makes: shm finds the mismatch, which fails its group and so
   // ends every wait in it.
-  if (transports_.shm == nullptr) return;
+  if (transports_.shm == nullptr) return all_meet;
   local_context_.salt = ~local_context_.salt;
   local_context_.meets = true;
   RunAndWait(*transports_.shm, Collective::Barrier(), local_context_).status().IgnoreError();
+  return all_meet;
+}
+
+bool HierarchicalCall::AllNodesMeet() {
+  const auto is_clear = [&] {
+    bool all_have_come = true;
+    for (int node = 0; node < node_count(); ++node) {
+      if (node == topology().node) continue;
+      if (history().HasCome(node) && history().of(node).goes_ahead()) return true;
+      all_have_come = all_have_come && history().HasCome(node);
+    }
+    return all_have_come;
+  };
+  const Deadline soon(std::min(context_.deadline.Remaining(), kMeetingTimeout));
+  if (!transports_.rail->Await(is_clear, soon).ok()) return false;
+  for (int node = 0; node < node_count(); ++node) {
+    if (node != topology().node && history().of(node).goes_ahead()) return false;
+  }
+  return true;
 }
 
 }  // namespace syncline::hierarchical

@@ -36,8 +36,8 @@ struct Transports {
 // Whether a MismatchError, of shared memory, is about a send and the receive that it does not fit.
 bool IsMismatchOfMessages(const absl::Status& status);
 
-// Ranks see as follows that all of them have made the same call. Each step within the node compares
-// the calls of the node's ranks, as every operation of backend shm does. Then each rank on a rail
+// Ranks see as follows that all of them have made the same call. In each step within the node its
+// ranks meet, and backend shm compares their calls. Then each rank on a rail
 // sends its node's fingerprint to the other nodes, ahead of the data: SendFingerprint. Before it
 // takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
 // difference calls AbortPeers, so that ranks that have not found it stop waiting.
@@ -50,8 +50,8 @@ bool IsMismatchOfMessages(const absl::Status& status);
 //
 // Not thread-safe. Borrows the transports and the call's tensors for the duration of the
 // collective. Errors of all steps: a MismatchError if the calls differ, which is for the user
-// unless has_mismatch(); otherwise those of backend shm, which name local ranks instead of ranks,
-// and of RailSockets.
+// unless has_mismatch(); otherwise those of backend shm, whose ranks may wait for others than those
+// that they name, and of RailSockets.
 class HierarchicalCall {
  public:
   HierarchicalCall(const Transports& transports, const CallContext& context);
@@ -128,11 +128,16 @@ class HierarchicalCall {
 
   // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, by a record,
   // and those of its node. Waits for the latter, until the deadline at most. Afterwards the
-  // transports of this rank are of no more use.
-  void AbortPeers();
+  // transports of this rank are of no more use. Returns whether others will come to exchange the
+  // calls in full, as far as this rank hears from them in time: ranks of another node may have gone
+  // ahead.
+  bool AbortPeers();
 
  private:
   absl::Status DifferentCalls();
+  // Whether the leaders of all other nodes have come to this call, within kMeetingTimeout, and none
+  // goes ahead.
+  bool AllNodesMeet();
   // A step within the node, which has other ranks. Notes whether it has found a mismatch.
   absl::Status RunInNode(const Collective& collective);
   int node_count() const { return topology().node_count(); }

@@ -155,9 +155,10 @@ absl::Status RailHistory::End() {
     if (node == topology_.node) continue;
     if (has_given_ || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
-  // Mostly all has gone at once, and this call needs nothing of what comes. If it has not, the wait
-  // says why.
-  if (number_ % kLookInterval != 0) rail_.SendNow().IgnoreError();
+  // Mostly all has gone at once, and this call needs nothing of what comes. A group that has failed
+  // takes nothing any more, which is no wait.
+  if (number_ % kLookInterval != 0) rail_.SendNow();
+  if (rail_.is_aborted()) return NetworkError("the connections were closed");
   return Await([&](int node) { return !rail_.is_sent(node); }, number_);
 }
 

@@ -54,10 +54,7 @@ class RailSockets {
   uint64_t bytes_received(int from) const { return streams_.bytes_received(from); }
   absl::Status AwaitAll(const Deadline& deadline) { return streams_.AwaitAll(deadline); }
   absl::Status MakeProgress() { return streams_.MakeProgress(); }
-  // As Await.
-  absl::Status SendNow() {
-    return streams_.SendNow(backends::SocketStreams::Unsendable::kAreIgnored);
-  }
+  void SendNow() { streams_.SendNow(); }
 
   // Wait until so many bytes, counted as above, have gone or come.
   absl::Status AwaitSent(int to, uint64_t bytes, const Deadline& deadline);

@@ -58,12 +58,17 @@ inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
-// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. What is longer waits for its receiver. They fit the smallest window that a
-// receiver's kernel usually has, so that no data is left to send once this rank has returned.
+// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. What is longer waits for its receiver.
+// They fit the smallest window that a receiver's kernel usually has, so that no data is left to
+// send once this rank has returned.
 inline constexpr size_t kMaxBytesAhead = 40 << 10;  // 40 KiB.
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.
 inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);
+
+// It waits so long for the other nodes, to exchange the calls in full. Without that it quotes what
+// its node has shown.
+inline constexpr absl::Duration kMeetingTimeout = absl::Seconds(5);
 
 }  // namespace syncline::hierarchical
 

@@ -37,12 +37,13 @@ absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) 
   looked_ = number_;
   // The collective whose slot this one takes.
   const uint64_t last = number_ > kEntrySlots ? number_ - kEntrySlots : 0;
-  if (last > 0) RestIfAheadBy(&RankRegion::collectives_settled, last);
   // Of two ranks, the one that takes data compares; this one only if the other has not in time.
   const bool leaves_it = layout_.size() == 2 && !meets;
   if (leaves_it) LookAtOther();
   SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(leaves_it ? last : number_ - 1, context.call));
   if (last == 0) return absl::OkStatus();
+  RestIfAheadBy(&RankRegion::collectives_settled, last);
+  if (leaves_it) LookAtOther();
   if (compared_ < last) {
     // First this rank settles what others may wait for. If it waited for them first, two ranks
     // could wait for each other.
@@ -111,7 +112,7 @@ void EntryRing::RestIfAheadBy(Counter counter, uint64_t value) {
     const auto is_ready = [&] {
       return (region.*counter).load(std::memory_order_acquire) >= value;
     };
-    if (r != rank() && !is_ready()) group_.waiter().Rest(region, enough, is_ready);
+    if (r != rank() && !is_ready() && !group_.waiter().Rest(region, enough, is_ready)) return;
   }
 }
 

@@ -96,7 +96,12 @@ std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const
 
 backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
                                                         const WaitContext& context) const {
-  const std::vector<int> late = LateRanks(rank, context);
+  std::vector<int> late = LateRanks(rank, context);
+  // Others may come later, and this rank still have what it needs.
+  if (context.call.step_of != nullptr && !context.call.meets && context.counter == nullptr &&
+      !HasEntered(rank, context)) {
+    late = {rank};
+  }
   return {peers_.NumbersOf(late), late[0] == kAnySource ? "" : NeededCall(late[0], context)};
 }
 

@@ -157,8 +157,8 @@ class ShmBackend final : public NodeBackend {
       group_.failure_cell().Fail(group_.LeftError(cause.message())).IgnoreError();
     } else {
       // A call that only gave may turn out not to have been that of the others. No call uses
-      // collectives_ any more: is_in_collective_ was false after is_usable_ was. Where the group has
-      // failed, what ranks wait for must not come true.
+      // collectives_ any more: is_in_collective_ was false after is_usable_ was. Where the group
+      // has failed, what ranks wait for must not come true.
       const bool compares = has_joined_ && !group_.failure_cell().has_failed();
       const absl::Status mismatch = compares ? collectives_.Leave() : absl::OkStatus();
       if (!mismatch.ok()) group_.failure_cell().Fail(mismatch).IgnoreError();

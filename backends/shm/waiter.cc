@@ -88,19 +88,19 @@ backends::Lifecycle::Awaited Waiter::WhoIsAwaited() const {
   return context == nullptr ? awaited : watchdog_.WhoIsAwaited(rank, *context);
 }
 
-void Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready) {
-  if (!is_oversubscribed()) return;
+bool Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready) {
+  if (!is_oversubscribed()) return true;
   if (long_waits_ < kLongWaits || ++rests_ >= kRestTrialInterval) {
     rests_ = 0;
     const auto end = std::chrono::steady_clock::now() + kLongWait;
     while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
       if (ready()) {
         long_waits_ = 0;
-        return;
+        return true;
       }
       sched_yield();
     }
-    if (++long_waits_ < kLongWaits) return;
+    if (++long_waits_ < kLongWaits) return true;
   }
   base::EventCount& event = region.rest_event;
   event.sleepers.fetch_add(1);
@@ -114,6 +114,7 @@ void Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()>
     base::SleepWhileEpochIs(event, epoch, kPeerCheckInterval);
   }
   event.sleepers.fetch_sub(1);
+  return ready();
 }
 
 void Waiter::Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const {

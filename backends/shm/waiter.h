@@ -105,8 +105,8 @@ class Waiter {
   // has finished collective `number`, or for a moment. To look again and again, as a wait does
   // first, would take half a core from those it waits for, even if it yields: the scheduler sees to
   // it that each gets its share. But to sleep and be woken takes as long as many short collectives.
-  // For the thread of collectives.
-  void Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready);
+  // Returns false if it has slept in vain. For the thread of collectives.
+  bool Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready);
   // For the owner: it has finished collective `number`.
   void NotifyResting(RankRegion& region, uint64_t number) const {
     std::atomic_signal_fence(std::memory_order_seq_cst);
