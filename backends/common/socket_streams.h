@@ -85,10 +85,11 @@ class SocketStreams {
       Unsendable unsendable = Unsendable::kFail, absl::FunctionRef<void()> before_sleep = [] {});
   absl::Status AwaitAll(const Deadline& deadline);
 
-  // Moves the bytes that move without a wait; SendNow only those that are to be sent, without a
-  // look at what comes, which takes a system call. Errors are those of Await.
+  // Moves the bytes that move without a wait. Errors are those of Await.
   absl::Status MakeProgress();
-  absl::Status SendNow(Unsendable unsendable = Unsendable::kFail);
+  // Of these, moves those that are to be sent, without a look at what comes, which takes a system
+  // call. An error is for the next Await.
+  void SendNow();
 
   // Ends all waits, now and later, of this rank.
   void Abort();

@@ -211,7 +211,8 @@ absl::Status HierarchicalBackend::ToGroupError(const absl::Status& status,
   if (context.deadline.Expired()) {
     // Of shared memory, which knows whom this rank awaits there. Where ranks meet, the one that it
     // names may wait for another node.
-    const bool is_known = KindOf(status) == ErrorKind::kTimeout && !RanksOf(status).empty();
+    const bool is_known = KindOf(status) == ErrorKind::kTimeout && !RanksOf(status).empty() &&
+                          (rail_ == nullptr || history_->Late().ok());
     return goes_ahead && is_known ? status : TimeoutOf(context);
   }
   // A rail alone has broken.
