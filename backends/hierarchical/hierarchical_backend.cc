@@ -142,16 +142,16 @@ void HierarchicalBackend::Abort(const absl::Status& cause) {
     rail->AwaitDelivery(tcp::kLeaveTimeout);
   }
   absl::MutexLock lock(&mutex_);
-  AbortShmAndRail(cause, /*has_failed=*/tcp_ != nullptr && !tcp_->has_left());
+  if (tcp_ != nullptr && !tcp_->has_left()) return FailShmAndRail();
+  is_aborted_ = true;
+  if (shm_ != nullptr) shm_->Abort(cause);
+  if (rail_ != nullptr) rail_->Abort();
 }
 
-void HierarchicalBackend::AbortShmAndRail(const absl::Status& cause, bool has_failed) {
+// The node's other ranks find out over tcp why the group has failed.
+void HierarchicalBackend::FailShmAndRail() {
   is_aborted_ = true;
-  if (shm_ != nullptr) {
-    // The node's other ranks find out over tcp why it has.
-    if (has_failed) shm_->Fail(NetworkError("the group has failed"));
-    shm_->Abort(cause);
-  }
+  if (shm_ != nullptr) shm_->Fail(NetworkError("the group has failed"));
   if (rail_ != nullptr) rail_->Abort();
 }
 
@@ -165,7 +165,7 @@ void HierarchicalBackend::OnPeerGone(const TcpBackend& tcp) {
     return;
   }
   has_lost_peer_ = true;
-  AbortShmAndRail(NetworkError("a rank was lost"), /*has_failed=*/true);
+  FailShmAndRail();
 }
 
 int HierarchicalBackend::gone_count() {
@@ -291,24 +291,22 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   // In longer calls than those that go ahead, too, a rank may first wait in one before.
   const bool needs_not_all = is_each_alone() ? MayGoAhead(*context.collective) : goes_ahead;
   const absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
-  if (!status.ok()) EndNodeAndRail(status);
+  if (!status.ok()) EndNodeAndRail();
   return status;
 }
 
 // The group has failed: other ranks may still wait for this one in shared memory.
-void HierarchicalBackend::EndNodeAndRail(const absl::Status& status) {
+void HierarchicalBackend::EndNodeAndRail() {
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
-  AbortShmAndRail(
-      IsInterrupted(status) ? WithOriginOf(BackendError(status.message()), status) : status,
-      /*has_failed=*/true);
+  FailShmAndRail();
 }
 
 absl::Status HierarchicalBackend::RunMessage(const CallContext& context,
                                              absl::Span<const int> awaited,
                                              absl::FunctionRef<absl::Status()> body) {
   const absl::Status status = tcp_->ExecuteMessage(context, awaited, body);
-  if (!status.ok()) EndNodeAndRail(status);
+  if (!status.ok()) EndNodeAndRail();
   return status;
 }
 
@@ -316,7 +314,7 @@ absl::Status HierarchicalBackend::Send(const Tensor& tensor, int dst, const Call
   TellOfCalls();
   if (!IsInNode(dst)) {
     const absl::Status status = tcp_->Send(tensor, dst, context);
-    if (!status.ok()) EndNodeAndRail(status);
+    if (!status.ok()) EndNodeAndRail();
     return status;
   }
   const int gone_before = gone_count();
@@ -336,7 +334,7 @@ absl::StatusOr<int> HierarchicalBackend::Recv(const Tensor& tensor, int src,
   if (src == kAnySource && shm_ != nullptr) return RecvFromAny(tensor, context);
   if (src == kAnySource || !IsInNode(src)) {
     absl::StatusOr<int> sender = tcp_->Recv(tensor, src, context);
-    if (!sender.ok()) EndNodeAndRail(sender.status());
+    if (!sender.ok()) EndNodeAndRail();
     return sender;
   }
   const int gone_before = gone_count();

@@ -97,8 +97,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
   absl::Status CheckPeers() const;
   absl::Status JoinRail(const BackendConfig& config);
   absl::Status JoinNode(const BackendConfig& config);
-  void AbortShmAndRail(const absl::Status& cause, bool has_failed)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void FailShmAndRail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Runs a collective whose algorithm is `algorithm`, which compares the ranks' calls.
   absl::Status RunAlgorithm(const CallContext& context,
@@ -117,7 +116,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
                           absl::FunctionRef<absl::Status()> body);
   absl::StatusOr<int> RecvFromAny(const Tensor& tensor, const CallContext& context);
   // An operation of this rank has failed: ends what waits beside tcp.
-  void EndNodeAndRail(const absl::Status& status);
+  void EndNodeAndRail();
 
   // The error of a step in terms of the group: shared memory knows only the ranks of the node,
   // which may wait for others, and rails only their members. So this leaves tcp to find out which

@@ -37,10 +37,10 @@ struct Transports {
 bool IsMismatchOfMessages(const absl::Status& status);
 
 // Ranks see as follows that all of them have made the same call. In each step within the node its
-// ranks meet, and backend shm compares their calls. Then each rank on a rail
-// sends its node's fingerprint to the other nodes, ahead of the data: SendFingerprint. Before it
-// takes received data as valid, it checks theirs: CheckFingerprints. A rank that has found a
-// difference calls AbortPeers, so that ranks that have not found it stop waiting.
+// ranks meet, and backend shm compares their calls. Then each rank on a rail sends its node's
+// fingerprint to the other nodes, ahead of the data: SendFingerprint. Before it takes received data
+// as valid, it checks theirs: CheckFingerprints. A rank that has found a difference calls
+// AbortPeers, so that ranks that have not found it stop waiting.
 //
 // In a call in which ranks do not meet (goes_ahead), a rank waits, within its node too, only for
 // those whose data it takes. Between the nodes the steps are those of leaders: BeginAhead,

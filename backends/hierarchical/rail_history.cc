@@ -86,10 +86,6 @@ absl::Status RailHistory::AwaitEarlierRecords() {
   return number_ == 1 ? absl::OkStatus() : AwaitRecordsOf(number_ - 1);
 }
 
-absl::Status RailHistory::AwaitRecord(int node) {
-  return Await([&](int other) { return other == node && !HasCome(node); }, number_ - 1);
-}
-
 absl::Status RailHistory::AwaitRecords() {
   return Await([&](int node) { return !HasCome(node); }, number_ - 1);
 }

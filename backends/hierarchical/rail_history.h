@@ -58,11 +58,10 @@ class RailHistory {
   const backends::FingerprintRecord& of(int node) const { return CallOf(number_).of[node]; }
 
   // For collectives in which ranks meet. First the records of all nodes to earlier collectives must
-  // have come, and are compared. Those to this one are awaited, one by one or all at once, and
+  // have come, and are compared. Those to this one are awaited, and
   // compared by the caller: Compare is OK if the record of `node`, which has come, is of the same
   // call. At last, if all are, NoteMeeting.
   absl::Status AwaitEarlierRecords();
-  absl::Status AwaitRecord(int node);
   absl::Status AwaitRecords();
   bool HasCome(int node) const { return HasRecordCome(number_, node); }
   absl::Status Compare(int node) const { return CompareRecord(number_, node); }

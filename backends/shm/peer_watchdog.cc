@@ -102,7 +102,7 @@ backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
       !HasEntered(rank, context)) {
     late = {rank};
   }
-  return {peers_.NumbersOf(late), late[0] == kAnySource ? "" : NeededCall(late[0], context)};
+  return {peers_.NumbersOf(late), NeededCall(late[0], context)};
 }
 
 std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {

@@ -89,13 +89,7 @@ class Waiter {
   // waiter issues both, with membarrier(2), before its last look: see Sleep. Where a rank's kernel
   // has none, each side fences for itself. Returns whether somebody may have been asleep.
   bool Notify(base::EventCount& event) const {
-    // Keeps the compiler from moving the caller's store below the load; the processor is stopped
-    // from it by the waiter's membarrier.
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    // The addition of nothing is a sequentially consistent load that orders earlier stores too.
-    const uint32_t sleepers =
-        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_acquire);
-    if (sleepers == 0) return false;
+    if (!HasSleepers(event)) return false;
     base::WakeAll(event);
     return true;
   }
@@ -109,11 +103,8 @@ class Waiter {
   bool Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready);
   // For the owner: it has finished collective `number`.
   void NotifyResting(RankRegion& region, uint64_t number) const {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
     base::EventCount& event = region.rest_event;
-    const uint32_t sleepers =
-        needs_fence_ ? event.sleepers.fetch_add(0) : event.sleepers.load(std::memory_order_acquire);
-    if (ABSL_PREDICT_TRUE(sleepers == 0)) return;
+    if (ABSL_PREDICT_TRUE(!HasSleepers(event))) return;
     if (number < region.rested_at.load(std::memory_order_acquire)) return;
     // Before the epoch changes: who lowers it at the same time then does not sleep.
     region.rested_at.store(std::numeric_limits<uint64_t>::max());
@@ -133,6 +124,16 @@ class Waiter {
   void EndSleep(base::EventCount& event) const { event.sleepers.fetch_sub(1); }
 
  private:
+  // Whether somebody may be asleep, or about to, who does not see what this rank has stored before.
+  bool HasSleepers(base::EventCount& event) const {
+    // Keeps the compiler from moving the caller's store below the load; the processor is stopped
+    // from it by the waiter's membarrier.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    // The addition of nothing is a sequentially consistent load that orders earlier stores too.
+    return (needs_fence_ ? event.sleepers.fetch_add(0)
+                         : event.sleepers.load(std::memory_order_acquire)) != 0;
+  }
+
   static void Relax() {
 #if defined(__x86_64__)
     __builtin_ia32_pause();
