@@ -86,16 +86,17 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
     link.is_closed_for_sends = true;
   };
   SYNCLINE_RETURN_IF_ERROR(CheckUsable());
-  const size_t first = std::min(send.bytes, kEagerBytes);
+  const size_t first = std::min(send.bytes, kMaxFirstBytes);
   const bool has_credit = link.in_flight + CostOf(first) <= kEagerWindow;
-  const bool is_eager = has_credit && first == send.bytes;
+  const bool is_eager = has_credit && send.bytes <= kEagerBytes;
   header.kind = is_eager ? Kind::kEager : Kind::kRequest;
   header.bytes = has_credit ? first : 0;
   header.id = next_id_++;
   if (!is_eager) sends_[header.id] = &send;
   if (!SendFrame(dst, header, send.memory)) return Gone(peers_.Describe(dst));
   if (has_credit) link.in_flight += CostOf(first);
-  if (is_eager) send.end = link.out.given();
+  send.first_end = link.out.given();
+  if (is_eager) send.end = send.first_end;
   // As a rule the kernel has all of a short message.
   if (is_sent()) return absl::OkStatus();
   return Await(
@@ -192,7 +193,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
       return violation_;
     }
     if (!elements.empty()) std::memcpy(receive.memory, elements.data(), elements.size());
-    receive.has_arrived = header.kind == Kind::kEager;
+    receive.has_arrived = is_whole;
   }
   if (header.kind == Kind::kRequest && !receive.is_granted) Grant(receive);
   if (!receive.has_arrived) {
@@ -296,32 +297,52 @@ bool PointToPoint::MoveAll() {
   return has_moved;
 }
 
+void PointToPoint::MoveAllToEnd() {
+  // A peer that never ceases to send must not keep the lock.
+  for (int times = 0; times < kMaxBursts && MoveAll(); ++times) continue;
+}
+
 bool PointToPoint::Read(int peer) {
   Link& link = *links_[peer];
   bool has_moved = false;
   // A peer that never ceases to send must not keep the lock.
   int bursts = 0;
-  for (; bursts < kMaxBursts && link.state == Link::State::kOpen && !link.is_ignored; ++bursts) {
-    const Moved moved = link.in.Receive(streams_[peer]);
-    if (moved == Moved::kNothing) break;
+  bool is_drained = false;
+  for (; bursts < kMaxBursts && !is_drained; ++bursts) {
+    if (link.state != Link::State::kOpen || link.is_ignored) return has_moved;
+    absl::Span<std::byte> ahead = absl::MakeSpan(link.ahead);
+    const Moved moved = link.in.ReceiveAhead(streams_[peer], ahead, is_drained);
+    if (moved == Moved::kNothing) return has_moved;
     has_moved = true;
     if (moved == Moved::kEnded) {
       if (errno == EPROTO) Violate(peer, "what cannot be decrypted: it was changed on its way");
       link.state = Link::State::kLost;
       concerns_others_ = true;
-      break;
+      return true;
     }
-    if (!link.in.is_empty()) continue;
-    if (!link.is_in_body) {
-      if (!HandleHeader(peer)) Violate(peer, kNoMessage);
-    } else {
-      if (!HandleBody(peer)) Violate(peer, kNoMessage);
-      ExpectHeader(link);
+    // TLS may have decrypted more than it has given.
+    if (streams_[peer].is_encrypted()) is_drained = false;
+    HandleFrames(peer);
+    // All of these too, as they wake no thread that polls.
+    while (!ahead.empty() && link.state == Link::State::kOpen && !link.is_ignored) {
+      ahead.remove_prefix(link.in.Fill(ahead.data(), ahead.size()));
+      HandleFrames(peer);
     }
   }
   // What TLS has decrypted beyond that wakes no thread that polls.
   if (bursts == kMaxBursts && streams_[peer].is_encrypted()) concerns_others_ = true;
   return has_moved;
+}
+
+void PointToPoint::HandleFrames(int peer) {
+  Link& link = *links_[peer];
+  if (!link.in.is_empty()) return;
+  if (!link.is_in_body) {
+    if (!HandleHeader(peer)) Violate(peer, kNoMessage);
+  } else {
+    if (!HandleBody(peer)) Violate(peer, kNoMessage);
+    ExpectHeader(link);
+  }
 }
 
 void PointToPoint::ExpectHeader(Link& link) {
@@ -339,7 +360,8 @@ bool PointToPoint::HandleHeader(int peer) {
   switch (header.kind) {
     case Kind::kEager:
     case Kind::kRequest:
-      if (header.dtype >= AllDTypes().size() || header.count < 0 || bytes > kEagerBytes ||
+      if (header.dtype >= AllDTypes().size() || header.count < 0 ||
+          bytes > (header.kind == Kind::kEager ? kEagerBytes : kMaxFirstBytes) ||
           header.id <= link.last_id || unexpected_of_[peer] >= kMaxUnexpected) {
         return false;
       }
@@ -409,7 +431,7 @@ bool PointToPoint::HandleBody(int peer) {
     case Kind::kRequest: {
       PostedReceive* receiver = std::exchange(link.receiver, nullptr);
       if (receiver == nullptr) return Deliver({peer, header, std::move(link.body)});
-      receiver->has_arrived = header.kind == Kind::kEager;
+      receiver->has_arrived = header.bytes == receiver->bytes;
       Take(receiver->message);
       NoteFor(receiver->waiter);
       return true;
@@ -420,14 +442,18 @@ bool PointToPoint::HandleBody(int peer) {
       PendingSend& send = *granted->second;
       if (send.is_granted) return false;
       send.is_granted = true;
+      NoteFor(send.waiter);
       const size_t first = send.header.bytes;
+      if (first == send.bytes) {
+        send.end = send.first_end;
+        return true;
+      }
       Header elements = send.header;
       elements.kind = Kind::kElements;
       elements.bytes = send.bytes - first;
       if (SendFrame(peer, elements, static_cast<const std::byte*>(send.memory) + first)) {
         send.end = link.out.given();
       }
-      NoteFor(send.waiter);
       return true;
     }
     case Kind::kCredit:
@@ -464,7 +490,7 @@ PointToPoint::PostedReceive* PointToPoint::FindReceiver(int peer, const Header& 
     // Of what does not fit, the receive itself tells the user.
     const bool fits = receive->dtype == header.dtype && receive->count == header.count;
     const bool is_whole = header.bytes == receive->bytes;
-    const bool is_first = header.bytes < receive->bytes;
+    const bool is_first = header.bytes <= receive->bytes;
     if (!fits || !(header.kind == Kind::kEager ? is_whole : is_first)) return nullptr;
     if (receive->Claim()) return receive;
   }
@@ -472,12 +498,13 @@ PointToPoint::PostedReceive* PointToPoint::FindReceiver(int peer, const Header& 
 }
 
 void PointToPoint::Grant(PostedReceive& receive) {
+  const Header& request = receive.message.header;
   receive.is_granted = true;
-  granted_[Id(receive.message.src, receive.message.header.id)] = &receive;
+  if (request.bytes < receive.bytes) granted_[Id(receive.message.src, request.id)] = &receive;
   Header grant = {};
   grant.magic = kMagic;
   grant.kind = Kind::kGrant;
-  grant.id = receive.message.header.id;
+  grant.id = request.id;
   SendFrame(receive.message.src, grant, nullptr);
 }
 
@@ -566,13 +593,13 @@ void PointToPoint::Ring(int peer) {
 
 void PointToPoint::ReadAll() {
   absl::MutexLock lock(&mutex_);
-  MoveAll();
+  MoveAllToEnd();
 }
 
 void PointToPoint::Abort() {
   absl::MutexLock lock(&mutex_);
   if (is_aborted_) return;
-  MoveAll();
+  MoveAllToEnd();
   is_aborted_ = true;
   changed_.SignalAll();
   Wake();
@@ -581,7 +608,7 @@ void PointToPoint::Abort() {
 void PointToPoint::SendLeave(absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
   if (is_aborted_) return;
-  MoveAll();
+  MoveAllToEnd();
   const std::string text(reason.substr(0, kMaxReason));
   Header header = {};
   header.magic = kMagic;

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -26,6 +27,7 @@
 #include "backends/common/peer_table.h"
 #include "backends/common/socket_spin.h"
 #include "backends/common/twin_receive.h"
+#include "backends/tcp/thresholds.h"
 #include "core/base/unique_fd.h"
 #include "core/tls/stream.h"
 #include "syncline/backend.h"
@@ -35,13 +37,13 @@
 namespace syncline::tcp {
 
 // A frame is a header of fixed size and as many bytes as its kind allows. A Send of at most
-// kEagerBytes is one frame, and done once the kernel has it; a larger one sends a request with its
-// first kEagerBytes, and the rest when the receiver has found that it fits: the grant travels while
-// those first bytes do. What a peer has sent eagerly and no receive has taken is bounded by
-// kEagerWindow: the receiver gives credit for what it has taken, and a Send without credit sends a
-// request without elements, so that a message which a receive waits for always gets through.
-// Requests are bounded by the peer's threads. A message that a receive waits for already when its
-// header comes goes straight into the receive's memory.
+// kEagerBytes is one frame, and done once the kernel has it; a larger one sends a request with at
+// most kMaxFirstBytes, and is done, or sends the rest, when the receiver has found that it fits:
+// the grant travels while those first bytes do. What a peer has sent eagerly and no receive has
+// taken is bounded by kEagerWindow: the receiver gives credit for what it has taken, and a Send
+// without credit sends a request without elements, so that a message which a receive waits for
+// always gets through. Requests are bounded by the peer's threads. A message that a receive waits
+// for already when its header comes goes straight into the receive's memory.
 //
 // A bell is a frame that says nothing: whoever waits for a message, here or in the twin of a
 // receive, looks again.
@@ -119,7 +121,7 @@ class PointToPoint {
     Message message = {};
     // What came with the header goes, or has gone, straight into `memory`.
     bool is_direct = false;
-    bool is_granted = false;  // The rest of a request may come.
+    bool is_granted = false;  // The sender of a request knows that it fits.
     bool has_arrived = false;
     backends::TwinReceive* twin = nullptr;  // Which must be claimed before a match.
 
@@ -132,14 +134,18 @@ class PointToPoint {
     Header header;
     std::thread::id waiter = std::this_thread::get_id();
     bool is_granted = false;
-    // Where in the stream to `dst` the elements end. 0: they have not been given to it.
-    uint64_t end = 0;
+    // Where in the stream to `dst` the first frame ends, and once the receiver has agreed, the
+    // elements; 0 before.
+    uint64_t first_end = 0, end = 0;
   };
   struct Link {
     enum class State { kOpen, kLeft, kLost } state = State::kOpen;
     bool is_closed_for_sends = false;
     std::string reason;
     backends::ByteQueue out, in;
+    // Of what comes after `in`, as much as this is read with it: a message that is short takes one
+    // system call.
+    std::array<std::byte, kReadAheadBytes> ahead;
     std::deque<Header> sent_headers;
     Header header = {};
     bool is_in_body = false;
@@ -158,7 +164,11 @@ class PointToPoint {
                      backends::TwinReceive* twin = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SleepInPoll(absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MoveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Until nothing moves any more, so that the end of a connection shows too.
+  void MoveAllToEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Read(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // If the header or the body that was awaited is there.
+  void HandleFrames(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the frame is on its way; otherwise the connection takes no more.
   bool SendFrame(int peer, const Header& header, const void* body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -8,7 +8,7 @@
 //                  as backends/common/message_collectives.h says, with the two sizes below
 //   scan, exscan   all_gather of pieces of 1 MiB, and a reduction: TypedBackend::ReducePrefix
 //   barrier        the comparison of the calls, also where MismatchCheck is off
-//   send, recv     kEagerBytes in one frame, more once the receiver has asked for it
+//   send, recv     kMaxFirstBytes in one frame; the rest once the receiver has asked for it
 #ifndef SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 
@@ -23,13 +23,20 @@ namespace syncline::tcp {
 // 64 KiB and 1 MiB.
 inline constexpr backends::MessageThresholds kMessageThresholds = {64 << 10, 1 << 20};
 
-// A Send of at most so many bytes needs no consent of the receiver; nor do the first bytes of a
-// larger one.
+// A Send of at most so many bytes needs no consent of the receiver.
 inline constexpr size_t kEagerBytes = 64 << 10;
+
+// Nor do the first bytes of a larger one, which is done once it has that consent: it comes while
+// they are on their way. The kernel takes longer for the same bytes in several system calls.
+inline constexpr size_t kMaxFirstBytes = 1 << 20;
+
+// A system call that reads a header reads so many bytes beyond it, which are copied where they
+// belong then: up to about this size the copy takes less than another system call.
+inline constexpr size_t kReadAheadBytes = 4 << 10;
 
 // A peer may have sent so many bytes eagerly that no receive has taken, where a message counts for
 // at least 512.
-inline constexpr size_t kEagerWindow = 1 << 20;
+inline constexpr size_t kEagerWindow = 2 << 20;
 
 // A peer may have so many sends that no receive has asked for. Those beyond kEagerWindow are
 // threads of the peer that wait in Send, so a peer with more does not follow the protocol.

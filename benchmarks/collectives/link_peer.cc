@@ -33,7 +33,7 @@ absl::Status Failure(const char* what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", std::strerror(errno)));
 }
 
-constexpr int64_t kPiece = 256 << 10;  // Bytes for each system call.
+constexpr int64_t kPiece = 1 << 20;  // Bytes for each system call.
 
 class LinkSystem : public System {
  public:

@@ -29,7 +29,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 // So many messages without a receive fill the window of a peer (kEagerWindow of
 // backends/tcp/thresholds.h), in which a short one counts for 512 bytes.
-constexpr int kWindow = (1 << 20) / 512;
+constexpr int kWindow = (2 << 20) / 512;
 
 class TcpMessagesTest : public testing::Test {
  protected:
@@ -106,9 +106,10 @@ TEST_F(TcpMessagesTest, TheMemoryOfASendIsTheCallersAgain) {
 // Around the sizes at which the first elements, or all, come without the receiver's consent; with
 // and without a receive that waits for them, and more than the window holds.
 TEST_F(TcpMessagesTest, MessagesOfAllSizesArriveWholeWhoeverComesFirst) {
-  const std::vector<int64_t> counts = {0,       1,      (16 << 10) - 1, 16 << 10, (16 << 10) + 1,
-                                       100'001, 1 << 20};
-  constexpr int kEach = 4;  // 64 KiB and more of each: beyond 1 MiB in all.
+  const std::vector<int64_t> counts = {
+      0,       1,       1'010,           1'100,     (16 << 10) - 1,  16 << 10, (16 << 10) + 1,
+      100'001, 200'001, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 1 << 20};
+  constexpr int kEach = 4;  // From 512 KiB of each, beyond the window in all.
   for (const bool is_awaited : {true, false}) {
     for (const int64_t count : counts) {
       std::vector<std::vector<int32_t>> sent, received;
@@ -135,6 +136,51 @@ TEST_F(TcpMessagesTest, MessagesOfAllSizesArriveWholeWhoeverComesFirst) {
       EXPECT_EQ(sent, received) << count << " elements, receives first: " << is_awaited;
     }
   }
+}
+
+// Frames that one system call has read, the last of them perhaps in part.
+TEST_F(TcpMessagesTest, MessagesOfManySizesInARowArriveInOrderWhoeverComesFirst) {
+  const auto count_of = [](int i) { return (i * 7919) % 2500; };  // Up to 10 KB.
+  constexpr int kMessages = 2000;
+  const auto exchange = [&](int from) {
+    for (int i = 0; i < kMessages; ++i) {
+      std::vector<int32_t> memory(count_of(i), from + i);
+      const Tensor tensor(memory.data(), DType::kInt32, {count_of(i)});
+      ASSERT_TRUE(Run(from, Collective::Send(tensor, 1 - from, i % 3)).ok());
+    }
+  };
+  const auto take = [&](int to) {
+    for (int i = 0; i < kMessages; ++i) {
+      std::vector<int32_t> memory(count_of(i), -1);
+      const Tensor tensor(memory.data(), DType::kInt32, {count_of(i)});
+      ASSERT_TRUE(Run(to, Collective::Recv(tensor, 1 - to, i % 3)).ok());
+      ASSERT_EQ(memory, std::vector<int32_t>(count_of(i), 1 - to + i)) << "message " << i;
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] { exchange(rank); });
+    threads.emplace_back([&, rank] { take(rank); });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// A longer one returns once its receiver has found that it fits.
+TEST_F(TcpMessagesTest, ASendOfMoreThan64KiBWaitsForItsReceive) {
+  std::vector<int32_t> memory((16 << 10) + 1);
+  const Tensor tensor(memory.data(), DType::kInt32, {(16 << 10) + 1});
+  std::atomic<bool> has_sent{false};
+  std::thread sends([&] {
+    EXPECT_TRUE(Run(0, Collective::Send(tensor, 1)).ok());
+    has_sent = true;
+  });
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_FALSE(has_sent);
+  std::vector<int32_t> received(memory.size(), -1);
+  const Tensor target(received.data(), DType::kInt32, {(16 << 10) + 1});
+  EXPECT_TRUE(Run(1, Collective::Recv(target, 0)).ok());
+  sends.join();
+  EXPECT_EQ(received, memory);
 }
 
 // The elements may be on their way into memory that is the caller's again.

@@ -183,6 +183,11 @@ void AnswerGrant(Rank& rank, int peer, int changes, int64_t count) {
   }
 }
 
+size_t BytesOf(int choice) {
+  if (choice == 255) return tcp::kEagerBytes;
+  return choice == 254 ? kLongElements * sizeof(float) : choice;
+}
+
 int64_t CountOf(int choice) { return choice == 0 ? kLongElements : choice - 1; }
 
 }  // namespace
@@ -202,11 +207,10 @@ void RunOne(absl::string_view input) {
         const int64_t count = static_cast<int8_t>(reader.Byte());
         const int tag = reader.Below(4);
         const uint32_t dtype = reader.Byte();
-        const size_t bytes = reader.Byte();
-        Write(rank.end_of(peer), Frame(kind, id, count == -1 ? kLongElements : count, tag, dtype,
-                                       bytes == 255 ? tcp::kEagerBytes : bytes));
-        const size_t body = reader.Byte();
-        Write(rank.end_of(peer), std::string(body == 255 ? tcp::kEagerBytes : body, 'b'));
+        const size_t bytes = BytesOf(reader.Byte());
+        Write(rank.end_of(peer),
+              Frame(kind, id, count == -1 ? kLongElements : count, tag, dtype, bytes));
+        Write(rank.end_of(peer), std::string(BytesOf(reader.Byte()), 'b'));
         break;
       }
       case 2:
@@ -246,6 +250,7 @@ std::vector<std::string> Seeds() {
   // A request of many elements, its receive, and the answer to the grant.
   const std::string request = {1, 0, kRequest, 1, -1, 1, float32, 0, 0};
   const std::string first = {1, 0, kRequest, 1, -1, 1, float32, -1, -1};
+  const std::string whole = {1, 0, kRequest, 1, -1, 1, float32, -2, -2};
   const std::string receive_long = {2, 0, 1, 1, 0}, answer = {4, 0, 0, 0};
   const std::string send_long = {3, 0, 0}, grant = {1, 0, kGrant, 1, 0, 0, 0, 0, 0};
   const std::string credit = {1, 0, kCredit, 0, 0, 0, 0, 0, 0};
@@ -257,6 +262,9 @@ std::vector<std::string> Seeds() {
       request + read + receive_long + answer,
       receive_long + first + std::string({4, 0, 4, 0}),
       first + read + receive_long + std::string({4, 0, 4, 0}),
+      receive_long + whole,
+      whole + read + receive_long,
+      whole + read + receive_long + std::string({4, 0, 4, 0}),
       send_long + grant + read,
       std::string({3, 0, 2}) + credit + read,
       eager + leave + read + receive,
