@@ -142,6 +142,13 @@ inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.
 inline constexpr int kPauseSpins = 32;                // Of Waiter::Pause: a third of a microsecond.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
+// Where ranks share cores, who yields still has its share of the core. In gather and scatter over
+// several nodes, whose root sends or takes all that crosses, a wait that has yielded for kLongWait
+// sleeps at once if most of those before it lasted for so long, counted by how many times they did.
+// Elsewhere all have work to do, and to sleep and be woken takes longer: all_reduce of 4 MiB on one
+// host a tenth, of 64 KiB over two hosts a third.
+inline constexpr auto kVeryLongWait = std::chrono::microseconds(100);
+
 // A rank that is far ahead of others on its core sleeps if so many waits in a row have each lasted
 // for so long; one wait of so many looks whether that is still so. See Waiter::Rest.
 inline constexpr auto kLongWait = std::chrono::microseconds(30);

@@ -23,6 +23,13 @@ namespace {
 // How often a sleeping rank looks whether its peers live.
 constexpr absl::Duration kPeerCheckInterval = absl::Milliseconds(10);
 
+// Whether the root of a group of several nodes may have parts of its own to send or to take, to and
+// from other nodes, while its neighbours wait for it.
+bool IsStepOfRoot(const CallContext& call) {
+  return call.step_of != nullptr &&
+         (call.step_of->kind == OpKind::kGather || call.step_of->kind == OpKind::kScatter);
+}
+
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
 }  // namespace
@@ -43,11 +50,15 @@ void Waiter::Configure(bool has_core_for_each_rank, bool needs_fence) {
 
 absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                                  absl::FunctionRef<bool()> ready) {
-  const auto end = std::chrono::steady_clock::now() + kYieldTime;
-  while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
-    if (ready()) return absl::OkStatus();
-    sched_yield();
-  }
+  const auto begin = std::chrono::steady_clock::now();
+  if (YieldUntil(begin + kLongWait, ready)) return absl::OkStatus();
+  const bool may_be_long = is_oversubscribed() && IsStepOfRoot(context.call);
+  const absl::Cleanup learn = [&] {
+    if (may_be_long) LearnFrom(begin);
+  };
+  const bool will_be_long =
+      may_be_long && long_wait_score_.load(std::memory_order_relaxed) >= kLongWaits;
+  if (!will_be_long && YieldUntil(begin + kYieldTime, ready)) return absl::OkStatus();
   base::StallTimer stall;
   base::StallNotice notice;
   const bool is_collective = context.number > 0;
@@ -88,17 +99,30 @@ backends::Lifecycle::Awaited Waiter::WhoIsAwaited() const {
   return context == nullptr ? awaited : watchdog_.WhoIsAwaited(rank, *context);
 }
 
+void Waiter::LearnFrom(std::chrono::steady_clock::time_point begin) {
+  const auto times = (std::chrono::steady_clock::now() - begin) / kVeryLongWait;
+  const int change = times == 0 ? -1 : static_cast<int>(std::min<int64_t>(times, kLongWaits));
+  // Relaxed: it is a guess, which threads may overwrite for each other.
+  const int score = long_wait_score_.load(std::memory_order_relaxed) + change;
+  long_wait_score_.store(std::clamp(score, 0, 2 * kLongWaits), std::memory_order_relaxed);
+}
+
+bool Waiter::YieldUntil(std::chrono::steady_clock::time_point end,
+                        absl::FunctionRef<bool()> ready) const {
+  while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
+    if (ready()) return true;
+    sched_yield();
+  }
+  return false;
+}
+
 bool Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready) {
   if (!is_oversubscribed()) return true;
   if (long_waits_ < kLongWaits || ++rests_ >= kRestTrialInterval) {
     rests_ = 0;
-    const auto end = std::chrono::steady_clock::now() + kLongWait;
-    while (std::chrono::steady_clock::now() < end && !failure_.has_failed()) {
-      if (ready()) {
-        long_waits_ = 0;
-        return true;
-      }
-      sched_yield();
+    if (YieldUntil(std::chrono::steady_clock::now() + kLongWait, ready)) {
+      long_waits_ = 0;
+      return true;
     }
     if (++long_waits_ < kLongWaits) return true;
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -151,6 +152,10 @@ class Waiter {
     }
     return AwaitSlowly(event, rank, context, ready);
   }
+  // Keeps long_wait_score_, of a wait that has begun then.
+  void LearnFrom(std::chrono::steady_clock::time_point begin);
+  // Returns false at the end, or once the group has failed.
+  bool YieldUntil(std::chrono::steady_clock::time_point end, absl::FunctionRef<bool()> ready) const;
   absl::Status AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                            absl::FunctionRef<bool()> ready);
   // Runs a full barrier on the cores of all ranks, where the kernel can.
@@ -169,6 +174,9 @@ class Waiter {
 
   int spins_ = 1;
   std::atomic<int> until_message_spin_{0};  // Waits.
+  // Of waits for a root that yielded for kLongWait: how many times kVeryLongWait they went on for,
+  // less the number of those that did not, since it was last 0.
+  std::atomic<int> long_wait_score_{0};
   bool needs_fence_ = true;
   bool has_membarrier_;
   const backends::PeerTable& peers_;
