@@ -464,8 +464,10 @@ absl::Status HierarchicalBackend::AllToAll(absl::Span<const Tensor> outputs,
                                            const CallContext& context) {
   return Execute(
       context, [&](HierarchicalCall& steps, TcpBackend::Operation& operation) -> absl::Status {
-        SYNCLINE_ASSIGN_OR_RETURN(const Exchanged exchanged,
-                                  LatencyAllToAll(steps, outputs, inputs, kLatencyMaxBytesAlone));
+        SYNCLINE_ASSIGN_OR_RETURN(
+            const Exchanged exchanged,
+            is_each_alone() ? LatencyAllToAllAlone(steps, outputs, inputs, kAtOnceMaxBytesAlone)
+                            : LatencyAllToAll(steps, outputs, inputs, kLatencyMaxBytesAlone));
         if (exchanged == Exchanged::kAll) return absl::OkStatus();
         // Backend tcp compares the sizes pair by pair.
         if (exchanged == Exchanged::kNotEven) {

@@ -123,12 +123,11 @@ absl::StatusOr<int64_t> EvenCountOfNode(HierarchicalCall& call) {
   return bounds[0] == -bounds[1] ? own : -1;
 }
 
-// For leaders, in an all_to_all: checks the records, and takes the parts of nodes that send them at
-// once. By node, from each rank there to each rank here.
+// For leaders, in an all_to_all, after CheckFingerprints: takes the parts of nodes that send them
+// at once. By node, from each rank there to each rank here.
 absl::StatusOr<std::vector<Tensor>> TakeParts(HierarchicalCall& call, DType dtype,
                                               absl::FunctionRef<bool(int node)> sends_at_once) {
   const Topology& topology = call.topology();
-  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
   std::vector<Tensor> parts(topology.node_count());
   for (int node = 0; node < topology.node_count(); ++node) {
     if (node == topology.node || !sends_at_once(node)) continue;
@@ -446,6 +445,37 @@ absl::Status LatencyScatter(HierarchicalCall& call, const Tensor& output,
                       0);
 }
 
+// Where each node has one rank: the parts go straight from and to the caller's memory.
+absl::StatusOr<Exchanged> LatencyAllToAllAlone(HierarchicalCall& call,
+                                               absl::Span<const Tensor> outputs,
+                                               absl::Span<const Tensor> inputs, size_t most) {
+  const Topology& topology = call.topology();
+  const auto rank_of = [&](int node) { return topology.nodes[node][0]; };
+  const DType dtype = inputs[0].dtype();
+  const auto most_of_part =
+      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.size()));
+  // Who has parts of one size sends them behind its record, which tells that size.
+  const auto sends_at_once = [&](int node) {
+    return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
+  };
+  const bool sends = sends_at_once(topology.node);
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+  for (const int node : OtherNodes(topology)) {
+    if (sends) call.Send(node, inputs[rank_of(node)]);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  if (!call.all_even() || !sends) {
+    SYNCLINE_RETURN_IF_ERROR(TakeParts(call, dtype, sends_at_once).status());
+    return call.all_even() ? Exchanged::kNothing : Exchanged::kNotEven;
+  }
+  for (const int node : OtherNodes(topology)) call.Receive(node, outputs[rank_of(node)]);
+  SYNCLINE_RETURN_IF_ERROR(call.MakeProgress());
+  const int own = rank_of(topology.node);
+  backends::CopyElements(inputs[own], outputs[own]);
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  return Exchanged::kAll;
+}
+
 // First the parts of each node's ranks go to its leader, with which it says whether all have one
 // size, and what it learns comes back with the parts of the others.
 absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
@@ -464,6 +494,7 @@ absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<con
   if (!sends_at_once(topology.node)) {
     if (call.is_leader()) {
       SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+      SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
       SYNCLINE_RETURN_IF_ERROR(TakeParts(call, dtype, sends_at_once).status());
       if (call.all_even()) outcome = Exchanged::kNothing;
     }
@@ -495,6 +526,7 @@ absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<con
       const int node = topology.NodeAt(distance);
       for (const PackedParts& parts : of_ranks) call.Send(node, parts.OfNode(node));
     }
+    SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
     SYNCLINE_ASSIGN_OR_RETURN(const auto received, TakeParts(call, dtype, sends_at_once));
     outcome = call.all_even() ? Exchanged::kAll : Exchanged::kNotEven;
     for (size_t local = 0; local < of_ranks.size(); ++local) {

@@ -47,6 +47,11 @@ enum class Exchanged : int64_t {
 absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<const Tensor> outputs,
                                           absl::Span<const Tensor> inputs, size_t most);
 
+// The same, where each node has one rank.
+absl::StatusOr<Exchanged> LatencyAllToAllAlone(HierarchicalCall& call,
+                                               absl::Span<const Tensor> outputs,
+                                               absl::Span<const Tensor> inputs, size_t most);
+
 }  // namespace syncline::hierarchical
 
 #endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_ALGORITHMS_H_

@@ -20,9 +20,11 @@
 //                    each node has                             each node has one rank; else
 //                    one rank; else                            LatencyAllReduce, to compare the
 //                    all parts                                 calls, and PairwiseGather, Scatter
-//   all_to_all       all parts         LatencyAllToAll if all have one size and
-//                                      N <= kLatencyMaxBytesAlone; else PairwiseAllToAll, after a
-//                                      comparison of the sizes by tcp if they are not all the same
+//   all_to_all       all parts         where all parts have one size and each node has one rank,
+//                                      LatencyAllToAllAlone up to kAtOnceMaxBytesAlone; elsewhere
+//                                      LatencyAllToAll up to kLatencyMaxBytesAlone; else
+//                                      PairwiseAllToAll, after a comparison of the sizes by tcp if
+//                                      they are not all the same
 //   scan, exscan                       all_gather of pieces of 1 MiB, and a reduction:
 //                                      TypedBackend::ReducePrefix
 //   barrier                            LatencyAllReduce of nothing
@@ -41,6 +43,11 @@ namespace syncline::hierarchical {
 inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
 // Where each node has one rank: nothing within a node makes a bandwidth algorithm slow to begin.
 inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
+
+// Where each node has one rank, the parts of an all_to_all go behind the record of the call if all
+// of them have at most so many bytes. If another rank's call does not fit, they are received to be
+// thrown away.
+inline constexpr size_t kAtOnceMaxBytesAlone = 4 << 20;  // 4 MiB.
 
 // A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has
 // of a chunk, once from each node, fits a core's cache.

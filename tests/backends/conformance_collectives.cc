@@ -51,8 +51,12 @@ std::vector<Spec> RootSpecs(const Spec& base, int size) {
 std::vector<Spec> UnevenSpecs(const Spec& base) {
   std::vector<Spec> specs;
   if (!HasSplits(base.kind)) return specs;
-  for (const std::vector<int64_t>& uneven :
-       std::vector<std::vector<int64_t>>{{0, 5, 1, 1000}, {3, 0}, {700, 1, 0, 0, 2}}) {
+  std::vector<std::vector<int64_t>> all = {{0, 5, 1, 1000}, {3, 0}, {700, 1, 0, 0, 2}};
+  // Of 2 and of 3 ranks, rank 0 alone has parts of one size, which it might send before it knows.
+  if (base.kind == OpKind::kAllToAll) {
+    for (const int64_t many : {5, 20'000}) all.push_back({many, many, many, 7, many, 7, 7});
+  }
+  for (const std::vector<int64_t>& uneven : all) {
     for (BufferUse buffers : BufferUsesOf(base.kind)) {
       Spec spec = base;
       spec.uneven = uneven;

@@ -110,7 +110,9 @@ absl::Status Run(int number, HierarchicalCall& call, const Arguments& with, bool
       return is_long ? BandwidthReduceScatter(call, with.tensor, with.inputs, ReduceOp::kMax)
                      : LatencyReduceScatter(call, with.tensor, with.inputs, ReduceOp::kMax);
     case kAllToAll:
-      return LatencyAllToAll(call, with.outputs, with.inputs, 4096).status();
+      return (is_long ? LatencyAllToAllAlone(call, with.outputs, with.inputs, 4096)
+                      : LatencyAllToAll(call, with.outputs, with.inputs, 4096))
+          .status();
     case 6:
       return is_long ? BandwidthGather(call, with.outputs, with.tensor, root)
                      : LatencyGather(call, with.outputs, with.tensor, root);
