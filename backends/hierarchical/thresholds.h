@@ -45,8 +45,8 @@ inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
 inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 
 // Where each node has one rank, the parts of an all_to_all go behind the record of the call if all
-// of them have at most so many bytes. If another rank's call does not fit, they are received to be
-// thrown away.
+// of them have one size, and together at most so many bytes. If those of another rank have not,
+// they are received to be thrown away.
 inline constexpr size_t kAtOnceMaxBytesAlone = 4 << 20;  // 4 MiB.
 
 // A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has

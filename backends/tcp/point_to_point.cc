@@ -1,6 +1,8 @@
 #include "backends/tcp/point_to_point.h"
 
+#include <linux/sockios.h>
 #include <sys/eventfd.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -29,7 +31,7 @@ constexpr char kNoMessage[] =
     "what is not a message of this protocol: do all ranks run the same version of Syncline?";
 
 // So many system calls read one connection before others get their turn.
-constexpr int kMaxBursts = 64;
+constexpr int kMaxBursts = 16;
 
 // What a message takes of kEagerWindow: a short one takes more memory than it has elements.
 size_t CostOf(size_t bytes) { return std::max<size_t>(bytes, 512); }
@@ -86,15 +88,16 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
     link.is_closed_for_sends = true;
   };
   SYNCLINE_RETURN_IF_ERROR(CheckUsable());
-  const size_t first = std::min(send.bytes, kMaxFirstBytes);
+  const bool is_short = send.bytes <= kEagerBytes;
+  const size_t first = is_short ? send.bytes : FirstBytesOf(send);
   const bool has_credit = link.in_flight + CostOf(first) <= kEagerWindow;
-  const bool is_eager = has_credit && send.bytes <= kEagerBytes;
+  const bool is_eager = has_credit && is_short;
   header.kind = is_eager ? Kind::kEager : Kind::kRequest;
   header.bytes = has_credit ? first : 0;
   header.id = next_id_++;
   if (!is_eager) sends_[header.id] = &send;
   if (!SendFrame(dst, header, send.memory)) return Gone(peers_.Describe(dst));
-  if (has_credit) link.in_flight += CostOf(first);
+  if (UsesWindow(header.kind, header.bytes)) link.in_flight += CostOf(header.bytes);
   send.first_end = link.out.given();
   if (is_eager) send.end = send.first_end;
   // As a rule the kernel has all of a short message.
@@ -108,6 +111,22 @@ absl::Status PointToPoint::Send(const Tensor& tensor, const CallContext& context
         return false;
       },
       context.deadline);
+}
+
+// Of a long message so much goes before the receiver has agreed that a short one, which need not
+// wait for its receive, finds room behind it: in the window, and in the kernel.
+size_t PointToPoint::FirstBytesOf(const PendingSend& send) const {
+  const Link& link = *links_[send.dst];
+  const int socket = streams_[send.dst].fd();
+  int room = 0, used = 0;
+  socklen_t length = sizeof(room);
+  if (!link.out.is_empty() || getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &length) != 0 ||
+      ioctl(socket, SIOCOUTQ, &used) != 0) {
+    return 0;
+  }
+  const size_t free = std::max(room / 2 - used, 0);
+  const size_t most = std::min({send.bytes, kMaxFirstBytes, free});
+  return link.in_flight + most <= kEagerWindow / 2 ? most : std::min(most, kEagerBytes);
 }
 
 absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& context,
@@ -196,11 +215,17 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     receive.has_arrived = is_whole;
   }
   if (header.kind == Kind::kRequest && !receive.is_granted) Grant(receive);
-  if (!receive.has_arrived) {
+  // The sender waits for its grant, also where everything has come with the request; and once this
+  // returns, nobody may send what is left of it.
+  Link& link = *links_[src];
+  const auto is_granted = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return link.out.moved() >= receive.grant_end || link.is_closed_for_sends;
+  };
+  if (!receive.has_arrived || !is_granted()) {
     SYNCLINE_RETURN_IF_ERROR(Await(
         [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) -> absl::StatusOr<bool> {
-          if (receive.has_arrived) return true;
-          if (links_[src]->state != Link::State::kOpen) return Gone(peers_.Describe(src));
+          if (receive.has_arrived && is_granted()) return true;
+          if (link.state != Link::State::kOpen) return Gone(peers_.Describe(src));
           return false;
         },
         context.deadline));
@@ -274,7 +299,7 @@ void PointToPoint::SleepInPoll(absl::Duration limit) {
   changed_.SignalAll();
 }
 
-bool PointToPoint::MoveAll() {
+bool PointToPoint::MoveAll(Reading reading) {
   bool has_moved = false;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     Link& link = *links_[peer];
@@ -286,7 +311,7 @@ bool PointToPoint::MoveAll() {
       // Of whose Send it was is not known.
       if (moved != Moved::kNothing) has_moved = concerns_others_ = true;
     }
-    if (Read(peer)) has_moved = true;
+    if (Read(peer, reading)) has_moved = true;
   }
   if (concerns_others_) {
     concerns_others_ = false;
@@ -297,18 +322,13 @@ bool PointToPoint::MoveAll() {
   return has_moved;
 }
 
-void PointToPoint::MoveAllToEnd() {
-  // A peer that never ceases to send must not keep the lock.
-  for (int times = 0; times < kMaxBursts && MoveAll(); ++times) continue;
-}
-
-bool PointToPoint::Read(int peer) {
+bool PointToPoint::Read(int peer, Reading reading) {
   Link& link = *links_[peer];
   bool has_moved = false;
   // A peer that never ceases to send must not keep the lock.
   int bursts = 0;
   bool is_drained = false;
-  for (; bursts < kMaxBursts && !is_drained; ++bursts) {
+  for (; bursts < kMaxBursts && !(is_drained && reading == Reading::kWhatIsThere); ++bursts) {
     if (link.state != Link::State::kOpen || link.is_ignored) return has_moved;
     absl::Span<std::byte> ahead = absl::MakeSpan(link.ahead);
     const Moved moved = link.in.ReceiveAhead(streams_[peer], ahead, is_drained);
@@ -505,7 +525,9 @@ void PointToPoint::Grant(PostedReceive& receive) {
   grant.magic = kMagic;
   grant.kind = Kind::kGrant;
   grant.id = request.id;
-  SendFrame(receive.message.src, grant, nullptr);
+  if (SendFrame(receive.message.src, grant, nullptr)) {
+    receive.grant_end = links_[receive.message.src]->out.given();
+  }
 }
 
 bool PointToPoint::UsesWindow(Kind kind, size_t bytes) {
@@ -593,13 +615,13 @@ void PointToPoint::Ring(int peer) {
 
 void PointToPoint::ReadAll() {
   absl::MutexLock lock(&mutex_);
-  MoveAllToEnd();
+  MoveAll(Reading::kToEnd);
 }
 
 void PointToPoint::Abort() {
   absl::MutexLock lock(&mutex_);
   if (is_aborted_) return;
-  MoveAllToEnd();
+  MoveAll(Reading::kToEnd);
   is_aborted_ = true;
   changed_.SignalAll();
   Wake();
@@ -608,7 +630,7 @@ void PointToPoint::Abort() {
 void PointToPoint::SendLeave(absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
   if (is_aborted_) return;
-  MoveAllToEnd();
+  MoveAll(Reading::kToEnd);
   const std::string text(reason.substr(0, kMaxReason));
   Header header = {};
   header.magic = kMagic;

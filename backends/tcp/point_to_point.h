@@ -121,7 +121,8 @@ class PointToPoint {
     Message message = {};
     // What came with the header goes, or has gone, straight into `memory`.
     bool is_direct = false;
-    bool is_granted = false;  // The sender of a request knows that it fits.
+    bool is_granted = false;  // The sender of a request is told that it fits.
+    uint64_t grant_end = 0;   // Where in the stream to it that ends.
     bool has_arrived = false;
     backends::TwinReceive* twin = nullptr;  // Which must be claimed before a match.
 
@@ -163,12 +164,14 @@ class PointToPoint {
   absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> is_done, const Deadline& deadline,
                      backends::TwinReceive* twin = nullptr) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SleepInPoll(absl::Duration limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool MoveAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Until nothing moves any more, so that the end of a connection shows too.
-  void MoveAllToEnd() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Read(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // A read that gets less than there is room for has got all that is there; only the next one sees
+  // the end of the connection.
+  enum class Reading { kWhatIsThere, kToEnd };
+  bool MoveAll(Reading reading = Reading::kWhatIsThere) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Read(int peer, Reading reading) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // If the header or the body that was awaited is there.
   void HandleFrames(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t FirstBytesOf(const PendingSend& send) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the frame is on its way; otherwise the connection takes no more.
   bool SendFrame(int peer, const Header& header, const void* body)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

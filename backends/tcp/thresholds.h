@@ -8,7 +8,8 @@
 //                  as backends/common/message_collectives.h says, with the two sizes below
 //   scan, exscan   all_gather of pieces of 1 MiB, and a reduction: TypedBackend::ReducePrefix
 //   barrier        the comparison of the calls, also where MismatchCheck is off
-//   send, recv     kMaxFirstBytes in one frame; the rest once the receiver has asked for it
+//   send, recv     kEagerBytes without the receiver's consent; of more, up to kMaxFirstBytes
+//                  while that is on its way, and the rest after it
 #ifndef SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_
 
@@ -27,7 +28,9 @@ inline constexpr backends::MessageThresholds kMessageThresholds = {64 << 10, 1 <
 inline constexpr size_t kEagerBytes = 64 << 10;
 
 // Nor do the first bytes of a larger one, which is done once it has that consent: it comes while
-// they are on their way. The kernel takes longer for the same bytes in several system calls.
+// they are on their way. The kernel takes longer for the same bytes in several system calls. They
+// are at most kEagerBytes where half of the window below is in use, and fewer where half of the
+// kernel's room is.
 inline constexpr size_t kMaxFirstBytes = 1 << 20;
 
 // A system call that reads a header reads so many bytes beyond it, which are copied where they
@@ -38,8 +41,9 @@ inline constexpr size_t kReadAheadBytes = 4 << 10;
 // at least 512.
 inline constexpr size_t kEagerWindow = 2 << 20;
 
-// A peer may have so many sends that no receive has asked for. Those beyond kEagerWindow are
-// threads of the peer that wait in Send, so a peer with more does not follow the protocol.
+// A peer may have so many sends that no receive has asked for. Those beyond kEagerWindow, and long
+// ones, are threads of the peer that wait in Send, so a peer with more does not follow the
+// protocol.
 inline constexpr size_t kMaxUnexpected = 8192;
 
 // A rank that leaves waits for its peers' kernels to acknowledge what it has sent. It gives up when

@@ -243,6 +243,24 @@ TEST_F(TcpMessagesTest, AShortMessageThatIsAwaitedPassesAFullWindowOfOthers) {
   waits.join();
 }
 
+// Neither in the window, which both ranks keep for each other, nor in what the kernel takes.
+TEST_F(TcpMessagesTest, LongMessagesThatWaitLeaveRoomForAShortOne) {
+  constexpr int kLong = 4;
+  const Tensor sent = Tensor::Zeros(DType::kInt64, {(1 << 20) / 8});
+  std::vector<std::thread> wait;
+  for (int i = 0; i < kLong; ++i) {
+    wait.emplace_back([&, i] { EXPECT_TRUE(Run(0, Collective::Send(sent, 1, i)).ok()); });
+  }
+  absl::SleepFor(absl::Milliseconds(100));
+  EXPECT_TRUE(Send(0, 4711, kLong).ok());  // Nobody receives, nor reads.
+  for (int i = 0; i < kLong; ++i) {
+    const Tensor received = Tensor::Zeros(DType::kInt64, {(1 << 20) / 8});
+    EXPECT_TRUE(Run(1, Collective::Recv(received, 0, i)).ok());
+  }
+  EXPECT_EQ(Recv(1, kLong), 4711);
+  for (std::thread& thread : wait) thread.join();
+}
+
 // One thread sleeps in poll(2) when its message comes, and another, which needs nothing more from
 // the connection, reads it. The former would sleep on until it looks whether it was interrupted, 50
 // ms later.

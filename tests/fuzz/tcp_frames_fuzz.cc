@@ -29,7 +29,9 @@ namespace syncline::fuzz {
 namespace {
 
 constexpr int kMostSteps = 48;
+// Of a request that may bring all of them, and of one that may not.
 constexpr int64_t kLongElements = tcp::kEagerBytes / sizeof(float) + 1;
+constexpr int64_t kVeryLongElements = tcp::kMaxFirstBytes / sizeof(float) + 1;
 
 // As PointToPoint's own, which is private. A wrong copy makes worse inputs, no wrong test.
 enum Kind : uint32_t { kEager = 1, kRequest, kGrant, kElements, kCredit, kLeave };
@@ -188,7 +190,10 @@ size_t BytesOf(int choice) {
   return choice == 254 ? kLongElements * sizeof(float) : choice;
 }
 
-int64_t CountOf(int choice) { return choice == 0 ? kLongElements : choice - 1; }
+int64_t CountOf(int choice) {
+  if (choice == 7) return kVeryLongElements;
+  return choice == 0 ? kLongElements : choice - 1;
+}
 
 }  // namespace
 
@@ -209,7 +214,7 @@ void RunOne(absl::string_view input) {
         const uint32_t dtype = reader.Byte();
         const size_t bytes = BytesOf(reader.Byte());
         Write(rank.end_of(peer),
-              Frame(kind, id, count == -1 ? kLongElements : count, tag, dtype, bytes));
+              Frame(kind, id, count < 0 ? CountOf(count == -1 ? 0 : 7) : count, tag, dtype, bytes));
         Write(rank.end_of(peer), std::string(BytesOf(reader.Byte()), 'b'));
         break;
       }
@@ -266,6 +271,8 @@ std::vector<std::string> Seeds() {
       whole + read + receive_long,
       whole + read + receive_long + std::string({4, 0, 4, 0}),
       send_long + grant + read,
+      std::string({3, 0, 7}) + grant + read,
+      std::string({2, 0, 1, 1, 7, 1, 0, kRequest, 1, -3, 1, float32, -1, -1, 4, 0, 4, 7}),
       std::string({3, 0, 2}) + credit + read,
       eager + leave + read + receive,
       request + read + receive_long + std::string({4, 0, 1, 0}),
