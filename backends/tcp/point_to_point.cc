@@ -124,7 +124,7 @@ size_t PointToPoint::FirstBytesOf(const PendingSend& send) const {
       ioctl(socket, SIOCOUTQ, &used) != 0) {
     return 0;
   }
-  const size_t free = std::max(room / 2 - used, 0);
+  const size_t free = std::max(room - used, 0);
   const size_t most = std::min({send.bytes, kMaxFirstBytes, free});
   return link.in_flight + most <= kEagerWindow / 2 ? most : std::min(most, kEagerBytes);
 }

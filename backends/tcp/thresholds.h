@@ -29,8 +29,8 @@ inline constexpr size_t kEagerBytes = 64 << 10;
 
 // Nor do the first bytes of a larger one, which is done once it has that consent: it comes while
 // they are on their way. The kernel takes longer for the same bytes in several system calls. They
-// are at most kEagerBytes where half of the window below is in use, and fewer where half of the
-// kernel's room is.
+// are at most kEagerBytes where half of the window below is in use, and fewer where the kernel has
+// no room for them.
 inline constexpr size_t kMaxFirstBytes = 1 << 20;
 
 // A system call that reads a header reads so many bytes beyond it, which are copied where they
