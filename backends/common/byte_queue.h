@@ -74,8 +74,8 @@ class ByteQueue {
     room = room.first(static_cast<size_t>(moved) - added);
     return Moved::kSome;
   }
-  // Takes what was received otherwise, as Receive would. Returns how many bytes have been added
-  // before.
+  // Takes what was received otherwise, as Receive would. Returns how many of the bytes it
+  // had room for.
   size_t Fill(const std::byte* data, size_t bytes) {
     size_t taken = 0;
     while (taken < bytes && !is_empty()) {

@@ -123,6 +123,14 @@ absl::StatusOr<int64_t> EvenCountOfNode(HierarchicalCall& call) {
   return bounds[0] == -bounds[1] ? own : -1;
 }
 
+// Whether a node, whose parts all have one size, sends them behind its record, which tells that
+// size: those of a rank are at most `most` bytes together.
+bool SendsAtOnce(const HierarchicalCall& call, int node, DType dtype, size_t most) {
+  const auto most_of_part =
+      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(call.topology().size()));
+  return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
+}
+
 // For leaders, in an all_to_all, after CheckFingerprints: takes the parts of nodes that send them
 // at once. By node, from each rank there to each rank here.
 absl::StatusOr<std::vector<Tensor>> TakeParts(HierarchicalCall& call, DType dtype,
@@ -452,12 +460,7 @@ absl::StatusOr<Exchanged> LatencyAllToAllAlone(HierarchicalCall& call,
   const Topology& topology = call.topology();
   const auto rank_of = [&](int node) { return topology.nodes[node][0]; };
   const DType dtype = inputs[0].dtype();
-  const auto most_of_part =
-      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.size()));
-  // Who has parts of one size sends them behind its record, which tells that size.
-  const auto sends_at_once = [&](int node) {
-    return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
-  };
+  const auto sends_at_once = [&](int node) { return SendsAtOnce(call, node, dtype, most); };
   const bool sends = sends_at_once(topology.node);
   SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
   for (const int node : OtherNodes(topology)) {
@@ -482,12 +485,7 @@ absl::StatusOr<Exchanged> LatencyAllToAll(HierarchicalCall& call, absl::Span<con
                                           absl::Span<const Tensor> inputs, size_t most) {
   const Topology& topology = call.topology();
   const DType dtype = inputs[0].dtype();
-  const auto most_of_part =
-      static_cast<int64_t>(most / SizeOf(dtype) / static_cast<size_t>(topology.size()));
-  // A node whose parts all have one size sends them behind its record, which tells that size.
-  const auto sends_at_once = [&](int node) {
-    return call.even_count(node) >= 0 && call.even_count(node) <= most_of_part;
-  };
+  const auto sends_at_once = [&](int node) { return SendsAtOnce(call, node, dtype, most); };
   SYNCLINE_ASSIGN_OR_RETURN(const int64_t count, EvenCountOfNode(call));
   call.SetEvenCount(count);
   Exchanged outcome = Exchanged::kNotEven;

@@ -342,11 +342,11 @@ bool PointToPoint::Read(int peer, Reading reading) {
     }
     // TLS may have decrypted more than it has given.
     if (streams_[peer].is_encrypted()) is_drained = false;
-    HandleFrames(peer);
+    HandleIfComplete(peer);
     // All of these too, as they wake no thread that polls.
     while (!ahead.empty() && link.state == Link::State::kOpen && !link.is_ignored) {
       ahead.remove_prefix(link.in.Fill(ahead.data(), ahead.size()));
-      HandleFrames(peer);
+      HandleIfComplete(peer);
     }
   }
   // What TLS has decrypted beyond that wakes no thread that polls.
@@ -354,7 +354,7 @@ bool PointToPoint::Read(int peer, Reading reading) {
   return has_moved;
 }
 
-void PointToPoint::HandleFrames(int peer) {
+void PointToPoint::HandleIfComplete(int peer) {
   Link& link = *links_[peer];
   if (!link.in.is_empty()) return;
   if (!link.is_in_body) {

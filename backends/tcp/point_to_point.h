@@ -169,8 +169,8 @@ class PointToPoint {
   enum class Reading { kWhatIsThere, kToEnd };
   bool MoveAll(Reading reading = Reading::kWhatIsThere) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Read(int peer, Reading reading) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // If the header or the body that was awaited is there.
-  void HandleFrames(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The header or the body that is coming.
+  void HandleIfComplete(int peer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   size_t FirstBytesOf(const PendingSend& send) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the frame is on its way; otherwise the connection takes no more.
   bool SendFrame(int peer, const Header& header, const void* body)
