@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/base/optimization.h"
+#include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/shm/buffer_rings.h"
@@ -96,7 +97,7 @@ class EntryRing {
     if (ABSL_PREDICT_TRUE(compared_ + 1 == number_)) {
       compared_ = number_;
     } else {
-      agreed_ |= uint64_t{1} << (number_ - compared_ - 1);
+      agreed_ |= absl::uint128{1} << static_cast<int>(number_ - compared_ - 1);
     }
   }
 
@@ -170,7 +171,7 @@ class EntryRing {
   uint64_t compared_ = 0;  // This rank's calls up to this agree with those of all others.
   // Of two ranks: whether entries agree of collectives after compared_, from the next one on, a bit
   // for each.
-  uint64_t agreed_ = 0;
+  absl::uint128 agreed_ = 0;
   uint64_t looked_ = 0;           // When this rank has last looked how far others have come.
   uint64_t published_ = 0;        // When this rank has last said how far it has come.
   uint64_t settled_ = 0;          // What this rank has published of that.

@@ -209,8 +209,11 @@ struct RankRegion {
   // any more. At most collectives_finished, which it follows at some distance: each change costs
   // those who look at it a line from another cache.
   alignas(base::kCacheLine) std::atomic<uint64_t> collectives_settled;
-  // The same of two ranks, with what comes after; changes before it. See EntryRing.
-  std::atomic<uint64_t> agreements;
+  // Of two ranks: which of the owner's entries agree with those of the other, a bit for each slot
+  // that changes with each entry there that does. It changes before collectives_settled. An entry
+  // follows another in its slot only when both ranks have settled that, so the other rank knows of
+  // which one a bit tells.
+  std::atomic<uint64_t> agreements[2];
   base::EventCount progress_event;
   // Where those sleep that are ahead of the owner: see Waiter::Rest. It wakes them once it has
   // finished collective `rested_at`, which they lower, and which it then raises to the most.

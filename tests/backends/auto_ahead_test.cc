@@ -113,9 +113,9 @@ TEST_P(AutoAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {
 
 const std::vector<int> kHosts = {0, 0, 1, 1};
 
-// A rank that only gives hears of a mismatch so many calls later at most: 32 within its host, while
-// its host's leader is 32 calls ahead of the others'.
-constexpr uint64_t kAhead = 64;
+// A rank that only gives hears of a mismatch so many calls later at most: 128 within its host,
+// while its host's leader is 32 calls ahead of the others'.
+constexpr uint64_t kAhead = 160;
 
 // argument: operation, root, rank, what that rank does in the fourth call, and whether a barrier
 // follows: "gather 0 3 count barrier".
