@@ -24,8 +24,9 @@ namespace syncline::hierarchical {
 // The records that this rank and those of other nodes send each other: one for each collective, in
 // each direction of each connection, ahead of the data. A rank that needs no data of a node need
 // not wait for its record. So records of the last collectives may still be on their way: of at most
-// kCalls, as the contract of Backend says. What has come is compared in the order of the calls, and
-// before any wait fails, since a mismatch explains more than a rank that is late or has gone.
+// kCalls, on which the contract of Backend rests. What has come is compared in the order of the
+// calls, and before any wait fails, since a mismatch explains more than a rank that is late or has
+// gone.
 //
 // Nor need a record go at once to a node that gets no data with it, which would cost a packet for
 // each call: that of a rank which has taken data goes along with the records of some later calls,

@@ -63,7 +63,7 @@ class CollectiveEntry {
   // this one needs, or of every rank, or of none; and compares the calls. A MismatchError, which
   // fails the group, quotes two calls that differ, of this collective or one of those before it for
   // which this rank has not waited. Other errors are those of Waiter::Await: this rank waits for
-  // others, whatever it needs, before it is more than kEntrySlots collectives ahead of them.
+  // others, whatever it needs, before it is further ahead of them than it has entry slots.
   absl::Status Exchange(int needed = kEveryRank);
 
   // The inline data of a collective that stages no more than these `bytes`.

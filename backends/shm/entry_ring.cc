@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 #include "backends/shm/last_call.h"
 #include "syncline/check.h"
@@ -16,37 +15,28 @@
 namespace syncline::shm {
 namespace {
 
-static_assert(kEntrySlots == 128, "RankRegion::agreements has a bit for each slot");
+// What RankRegion::agreements says: the owner's entries up to `compared` agree with those of the
+// other rank, and of those after it the ones whose bits are set, from the next one on.
+struct Agreements {
+  static constexpr int kBits = 32;
+  static_assert(kBits >= kPairEntrySlots, "there are no more entries than these to compare");
 
-absl::uint128 RotateLeft(absl::uint128 bits, uint64_t by) {
-  const int places = static_cast<int>(by % kEntrySlots);
-  return places == 0 ? bits : bits << places | bits >> (kEntrySlots - places);
-}
+  uint64_t ToWord() const { return (compared & 0xffffffff) | agreed << kBits; }
+  // Of `compared` the word has the last bits: it is taken to be as near to `number` as can be.
+  static Agreements Near(uint64_t number, uint64_t word) {
+    const auto difference = static_cast<int32_t>(static_cast<uint32_t>(word - number));
+    return {number + difference, word >> kBits};
+  }
 
-// RankRegion::agreements once all entries up to `compared` agree, and none after it. The first
-// entry of each slot sets its bit, the next one clears it, and so on.
-absl::uint128 AllAgreeUpTo(uint64_t compared) {
-  const uint64_t last = compared - 1;  // Of 0: the end of a round that clears all bits.
-  const absl::uint128 until_last = ~absl::uint128{0} >> (kEntrySlots - 1 - last % kEntrySlots);
-  return last / kEntrySlots % 2 == 0 ? until_last : ~until_last;
-}
-
-// The same if of the entries after `compared` those agree whose bits are set in `agreed`, from the
-// next one on; and that `agreed` from `agreements`, of a rank that has settled all entries that
-// the next ones follow in their slots.
-absl::uint128 ToAgreements(uint64_t compared, absl::uint128 agreed) {
-  return AllAgreeUpTo(compared) ^ RotateLeft(agreed, compared);
-}
-absl::uint128 AgreedAfter(uint64_t compared, absl::uint128 agreements) {
-  return RotateLeft(agreements ^ AllAgreeUpTo(compared), kEntrySlots - compared % kEntrySlots);
-}
+  uint64_t compared, agreed;
+};
 
 }  // namespace
 
 absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) {
   looked_ = number_;
   // The collective whose slot this one takes.
-  const uint64_t last = number_ > kEntrySlots ? number_ - kEntrySlots : 0;
+  const uint64_t last = number_ > slots_ ? number_ - slots_ : 0;
   // Of two ranks, the one that takes data compares; this one only if the other has not in time.
   const bool leaves_it = layout_.size() == 2 && !meets;
   if (leaves_it) LookAtOther();
@@ -65,8 +55,9 @@ absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) 
           group_.waiter().Await(layout_.region(r).collective_event, r, of_entry,
                                 [&] { return SlotOf(r, last).number() == last; }));
     }
-    SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(last, context.call));
   }
+  // What the look at the other has brought too: while this rank waits, others may wait for that.
+  if (settled_ < last) SYNCLINE_RETURN_IF_ERROR(SettleWhatIsThere(last, context.call));
   if (others_settled_ < last) {
     SYNCLINE_ASSIGN_OR_RETURN(others_settled_,
                               AwaitOthers(&RankRegion::collectives_settled, last, context));
@@ -141,22 +132,21 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
 
 void EntryRing::LookAtOther() {
   const RankRegion& other = layout_.region(1 - rank());
-  // All are on one line. Pairs with the release stores in PublishSettled. A bit tells of one entry
-  // and needs no other, so the two words may be of different times.
-  const absl::uint128 theirs =
-      absl::MakeUint128(other.agreements[1].load(std::memory_order_acquire),
-                        other.agreements[0].load(std::memory_order_acquire));
+  // Both are on one line. Pairs with the release stores in PublishSettled.
+  const uint64_t word = other.agreements.load(std::memory_order_acquire);
   others_settled_ =
       std::max(others_settled_, other.collectives_settled.load(std::memory_order_acquire));
+  const Agreements theirs = Agreements::Near(number_, word);
   // Not this collective, which the other may have compared already, if this rank is still in it.
-  const uint64_t left = number_ - 1 - compared_;
-  if (left == 0) return;
-  agreed_ |= AgreedAfter(compared_, theirs) & (~absl::uint128{0} >> (kEntrySlots - left));
+  AdvanceTo(std::min(theirs.compared, number_ - 1));
+  const uint64_t left = number_ - 1 - compared_, passed = compared_ - theirs.compared;
+  if (left == 0 || passed >= Agreements::kBits) return;
+  agreed_ |= (theirs.agreed >> passed) & ((uint64_t{1} << left) - 1);
   AdvanceTo(compared_);
 }
 
 void EntryRing::AdvanceTo(uint64_t number) {
-  while (compared_ < number || (absl::Uint128Low64(agreed_) & 1) != 0) {
+  while (compared_ < number || (agreed_ & 1) != 0) {
     ++compared_;
     agreed_ >>= 1;
   }
@@ -197,11 +187,9 @@ absl::Status EntryRing::SettleAllSlowly(const CallContext& call) {
 void EntryRing::PublishSettled() {
   RankRegion& own = layout_.region(rank());
   if (layout_.size() == 2) {
-    const absl::uint128 agreements = ToAgreements(compared_, agreed_);
-    const uint64_t words[] = {absl::Uint128Low64(agreements), absl::Uint128High64(agreements)};
-    for (int i = 0; i < 2; ++i) {
-      if (words[i] == own.agreements[i].load(std::memory_order_relaxed)) continue;
-      own.agreements[i].store(words[i], std::memory_order_release);
+    const uint64_t agreements = Agreements{compared_, agreed_}.ToWord();
+    if (agreements != own.agreements.load(std::memory_order_relaxed)) {
+      own.agreements.store(agreements, std::memory_order_release);
     }
   }
   published_ = number_;

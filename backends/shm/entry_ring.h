@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "absl/base/optimization.h"
-#include "absl/numeric/int128.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "backends/shm/buffer_rings.h"
@@ -20,7 +19,8 @@
 namespace syncline::shm {
 
 // One rank's account of the entries of its group; CollectiveEntry is one of them. A rank that gives
-// data goes on without waiting for those that take them, at most kEntrySlots collectives ahead. So
+// data goes on without waiting for those that take them, at most as many collectives
+// ahead as it has entry slots. So
 // there are two things to keep:
 //
 // - Reuse. A slot is written again once all other ranks have settled the collective that had it,
@@ -39,6 +39,7 @@ class EntryRing {
   explicit EntryRing(ShmGroup& group, bool compares_at_once = false)
       : group_(group),
         layout_(group.layout()),
+        slots_(layout_.entry_slots()),
         compares_at_once_(compares_at_once),
         eager_ring_(layout_.sizes()) {}
 
@@ -58,7 +59,7 @@ class EntryRing {
     const bool is_settled = number_ <= (meets ? compared_ + 1 : looked_ + kSettleInterval);
     // Nobody needs what stands in the slot any more, and this rank has told the others that it does
     // not need what stands in theirs: or two ranks could wait for each other.
-    const bool is_free = number_ <= std::min(settled_, others_settled_) + kEntrySlots;
+    const bool is_free = number_ <= std::min(settled_, others_settled_) + slots_;
     if (ABSL_PREDICT_TRUE(is_settled && is_free)) {
       return absl::OkStatus();
     }
@@ -97,7 +98,7 @@ class EntryRing {
     if (ABSL_PREDICT_TRUE(compared_ + 1 == number_)) {
       compared_ = number_;
     } else {
-      agreed_ |= absl::uint128{1} << static_cast<int>(number_ - compared_ - 1);
+      agreed_ |= uint64_t{1} << (number_ - compared_ - 1);
     }
   }
 
@@ -166,12 +167,13 @@ class EntryRing {
 
   ShmGroup& group_;
   const SegmentLayout& layout_;
+  const uint64_t slots_;  // Of a rank.
   const bool compares_at_once_;
   uint64_t number_ = 0;
   uint64_t compared_ = 0;  // This rank's calls up to this agree with those of all others.
   // Of two ranks: whether entries agree of collectives after compared_, from the next one on, a bit
   // for each.
-  absl::uint128 agreed_ = 0;
+  uint64_t agreed_ = 0;
   uint64_t looked_ = 0;           // When this rank has last looked how far others have come.
   uint64_t published_ = 0;        // When this rank has last said how far it has come.
   uint64_t settled_ = 0;          // What this rank has published of that.

@@ -56,10 +56,10 @@ BufferSizes::BufferSizes(int size) {
 }
 
 SegmentLayout::Offsets::Offsets(int size) : sizes(size) {
-  size_t at = RoundUp(sizeof(RankRegion), kPage);
+  size_t at = sizeof(RankRegion);
   const auto reserve = [&at](size_t bytes) {
     const size_t here = at;
-    at += RoundUp(bytes, kPage);
+    at = RoundUp(at + bytes, kPage);
     return here;
   };
   full_call = reserve(backends::CallDescription::MaxWords(size) * sizeof(int64_t));

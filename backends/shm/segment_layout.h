@@ -156,7 +156,7 @@ struct LastCall {
 // The fields of a rank, at the beginning of its region; its buffers follow. The owner writes them,
 // except where noted.
 struct RankRegion {
-  // The collective with number n uses entry_slots[n % kEntrySlots].
+  // The collective with number n uses slot n % SegmentLayout::entry_slots.
   EntrySlot entry_slots[kEntrySlots];
   base::EventCount collective_event;  // Notified after each change of the slots and counters here.
 
@@ -209,11 +209,8 @@ struct RankRegion {
   // any more. At most collectives_finished, which it follows at some distance: each change costs
   // those who look at it a line from another cache.
   alignas(base::kCacheLine) std::atomic<uint64_t> collectives_settled;
-  // Of two ranks: which of the owner's entries agree with those of the other, a bit for each slot
-  // that changes with each entry there that does. It changes before collectives_settled. An entry
-  // follows another in its slot only when both ranks have settled that, so the other rank knows of
-  // which one a bit tells.
-  std::atomic<uint64_t> agreements[2];
+  // The same of two ranks, with what comes after; changes before it. See EntryRing.
+  std::atomic<uint64_t> agreements;
   base::EventCount progress_event;
   // Where those sleep that are ahead of the owner: see Waiter::Rest. It wakes them once it has
   // finished collective `rested_at`, which they lower, and which it then raises to the most.
@@ -298,7 +295,11 @@ struct BufferSizes {
 class SegmentLayout {
  public:
   // The segment begins at `data`; the group has `size` ranks.
-  SegmentLayout(char* data, int size) : data_(data), size_(size), offsets_(size) {}
+  SegmentLayout(char* data, int size)
+      : data_(data),
+        size_(size),
+        entry_slots_(size == 2 ? kPairEntrySlots : kEntrySlots),
+        offsets_(size) {}
 
   // Bytes of the segment of a group of `size` ranks.
   static size_t BytesFor(int size) { return Offsets(size).total; }
@@ -326,8 +327,10 @@ class SegmentLayout {
   }
   RankRegion& region(int rank) const { return *reinterpret_cast<RankRegion*>(RegionOf(rank)); }
   EntrySlot& entry_slot(int rank, uint64_t number) const {
-    return region(rank).entry_slots[number % kEntrySlots];
+    return region(rank).entry_slots[number & (entry_slots_ - 1)];
   }
+  // Those of a rank that are in use, a power of two.
+  uint64_t entry_slots() const { return entry_slots_; }
 
   // The buffers of a rank. EagerRing and ChunkRing give the offsets.
   char* eager_buffer(int rank, size_t offset) const {
@@ -384,6 +387,7 @@ class SegmentLayout {
 
   char* data_;
   int size_;
+  uint64_t entry_slots_;
   Offsets offsets_;
 };
 

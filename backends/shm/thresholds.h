@@ -173,15 +173,18 @@ inline constexpr size_t kLargeEagerBuffers = 4;
 // The small eager buffers of the largest size for which the ring of a rank has room that gives data
 // without waiting for those that take them; and the most that all ranks together spend on these.
 inline constexpr size_t kSmallEagerRingBuffers = 8;
-inline constexpr size_t kSmallEagerRingsBytes = 1 << 20;
+inline constexpr size_t kSmallEagerRingsBytes = 2 << 20;
 
 // ---- How far ranks run ahead ----
 
 // Entry slots of a rank: the collectives that it may be ahead of a rank that takes its data. The
 // contract in include/syncline/backend.h names this number. Where ranks share cores, a core changes
 // from one to another each time that one has no slot left: with 4 ranks on 2 cores short rooted
-// operations take 0.4 to 0.8 of the time that they take with 32 slots, and no less with 512.
+// operations take 0.5 to 0.8 of the time that they take with 32 slots, and no less with 512. Two
+// ranks have fewer: what one tells the other of each must fit a word (EntryRing), and where both
+// have a core, they take 1.03 to 1.1 of the time with 128.
 inline constexpr uint64_t kEntrySlots = 128;
+inline constexpr uint64_t kPairEntrySlots = 32;
 
 // A rank compares its calls with those of ranks for which it has not waited after so many: their
 // slots come from other cores' caches, which takes less time for several at once. It tells the

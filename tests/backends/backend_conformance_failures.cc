@@ -82,7 +82,7 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
       // A rank that only gives may be this many calls ahead, and names the first of them then.
       uint64_t sequence = 7;
       absl::Status status;
-      for (int ahead = 0; status.ok() && ahead <= (OnlyGives(spec, rank) ? 32 : 0); ++ahead) {
+      for (int ahead = 0; status.ok() && ahead <= (OnlyGives(spec, rank) ? 128 : 0); ++ahead) {
         sequence = 7 + ahead;
         status =
             RunAndWait(*backend, Build(spec, rank, size()), Within(timeout, sequence)).status();
