@@ -19,9 +19,8 @@
 namespace syncline::shm {
 
 // One rank's account of the entries of its group; CollectiveEntry is one of them. A rank that gives
-// data goes on without waiting for those that take them, at most as many collectives
-// ahead as it has entry slots. So
-// there are two things to keep:
+// data goes on without waiting for those that take them, at most as many collectives ahead as it
+// has entry slots. So there are two things to keep:
 //
 // - Reuse. A slot is written again once all other ranks have settled the collective that had it,
 //   and an eager buffer once all others have finished that collective: see RankRegion.

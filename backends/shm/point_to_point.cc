@@ -165,6 +165,10 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
         backends::CheckFits(CallOf(slot, self), NameOf(mine.sender), context.Describe(), self));
   }
   const size_t bytes = tensor.nbytes();
+  if (mine.buffered != nullptr) {
+    if (bytes > 0) std::memcpy(tensor.data(), mine.buffered->data.data(), bytes);
+    return mine.sender;
+  }
   const bool is_inline = bytes <= kInlineMaxBytes;
   if (!is_inline && slot.eager_payload() >= kEagerPayloads) {
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_read,
@@ -310,7 +314,10 @@ void PointToPoint::Match(int source) {
 
 void PointToPoint::MatchFrom(int source) {
   SourceQueue& queue = sources_[source];
-  while (HasIncomingFrom(source)) {
+  const size_t slots = layout_.sizes().message_slots;
+  // As many as there can be when this begins. The sender goes on meanwhile, if slots are handed
+  // back: whoever waits for more looks again.
+  for (size_t i = 0; i < slots && HasIncomingFrom(source); ++i) {
     MessageSlot& slot = TakeIncoming(source);
     const auto matches = [&](const PostedReceive* it) {
       return it->tag == slot.tag.load(std::memory_order_relaxed) &&
@@ -319,11 +326,12 @@ void PointToPoint::MatchFrom(int source) {
     const auto it = std::find_if(posted_receives_.begin(), posted_receives_.end(), matches);
     if (it == posted_receives_.end()) {
       // There are no more slots, so this chain leads back into itself.
-      if (queue.unexpected.size() == layout_.sizes().message_slots) {
+      if (queue.slots_kept == slots) {
         group_.FailDamaged(source, "a chain of messages without an end").IgnoreError();
         return;
       }
-      queue.unexpected.push_back({&slot, arrivals_++});
+      queue.unexpected.push_back({&slot, arrivals_++, nullptr});
+      if (++queue.slots_kept > slots / 2) Buffer(source, queue.unexpected.back());
       continue;
     }
     PostedReceive& receive = **it;
@@ -333,6 +341,34 @@ void PointToPoint::MatchFrom(int source) {
     receive.slot.store(&slot, std::memory_order_release);
     NotifyOfMessage(rank());
   }
+}
+
+void PointToPoint::Buffer(int source, UnexpectedMessage& message) {
+  MessageSlot& slot = *message.slot;
+  // Read once: another process could change them. What cannot be is left for TakeMatched to tell.
+  const int64_t count = slot.count;
+  const uint16_t dtype = slot.dtype;
+  const size_t most = std::max(kInlineMaxBytes, layout_.sizes().eager_payload);
+  if (dtype >= AllDTypes().size() || count < 0 || static_cast<size_t>(count) > most) return;
+  const size_t bytes = count * SizeOf(static_cast<DType>(dtype));
+  const bool is_inline = bytes <= kInlineMaxBytes;
+  const uint64_t payload = is_inline ? 0 : slot.eager_payload();
+  if (bytes > most || payload >= kEagerPayloads) return;
+  const char* const data = is_inline ? slot.inline_data : layout_.eager_payload(source, payload);
+  auto buffered = std::make_unique<BufferedMessage>();
+  buffered->data.assign(data, data + bytes);
+  if (buffered_bytes_ + buffered->bytes() > kMaxBufferedBytes) return;
+  buffered->slot.tag.store(slot.tag.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  buffered->slot.sequence = slot.sequence;
+  buffered->slot.count = count;
+  buffered->slot.dtype = dtype;
+  buffered_bytes_ += buffered->bytes();
+  message.slot = &buffered->slot;
+  message.buffered = std::move(buffered);
+  --sources_[source].slots_kept;
+  // As in TakeMatched.
+  slot.state.store(MessageSlot::kReceived, std::memory_order_release);
+  group_.waiter().Notify(layout_.region(source).message_event);
 }
 
 bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
@@ -351,7 +387,14 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
   }
   if (mine.sender < 0 || !mine.Claim()) return false;
   mine.slot.store(oldest->slot, std::memory_order_relaxed);  // Read by this thread alone.
-  sources_[mine.sender].unexpected.erase(oldest);
+  mine.buffered = std::move(oldest->buffered);
+  SourceQueue& queue = sources_[mine.sender];
+  if (mine.buffered != nullptr) {
+    buffered_bytes_ -= mine.buffered->bytes();
+  } else {
+    --queue.slots_kept;
+  }
+  queue.unexpected.erase(oldest);
   return true;
 }
 

@@ -67,6 +67,13 @@ class PointToPoint {
  private:
   class OpenReceive;
 
+  // A message of which the slot has been handed back before its receive.
+  struct BufferedMessage {
+    size_t bytes() const { return sizeof(*this) + data.size(); }
+
+    MessageSlot slot;  // A copy.
+    std::vector<char> data;
+  };
   // A receive that waits for its message. On the stack of Recv, or in an OpenReceive.
   struct PostedReceive {
     int source;
@@ -75,12 +82,14 @@ class PointToPoint {
     // Set once, by the thread that matches it. `sender` is written before.
     std::atomic<MessageSlot*> slot{nullptr};
     int sender = -1;
+    std::unique_ptr<BufferedMessage> buffered = nullptr;  // If `slot` is in there.
 
     bool Claim() const { return twin == nullptr || twin->Claim(); }
   };
   struct UnexpectedMessage {
     MessageSlot* slot;
     uint64_t arrival;  // Counts the messages of all senders, in the order in which they were seen.
+    std::unique_ptr<BufferedMessage> buffered;  // If `slot` is in there.
   };
   // What has come from one rank.
   struct SourceQueue {
@@ -88,6 +97,7 @@ class PointToPoint {
     // that reads an old value without it takes the lock in vain, or looks again later.
     std::atomic<uint32_t> next_slot{0};
     std::deque<UnexpectedMessage> unexpected;  // In the order of sending.
+    size_t slots_kept = 0;                     // By those of them that are not buffered.
   };
 
   int rank() const { return group_.rank(); }
@@ -155,6 +165,9 @@ class PointToPoint {
   // in the order of their calls. The rest joins the unexpected-message queues.
   void Match(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   void MatchFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  // Copies a message that has just joined the queue of its sender, unless it is long, and hands its
+  // slot back.
+  void Buffer(int source, UnexpectedMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Gives `mine` the unexpected message that came first of those that match, if there is one.
   bool MatchUnexpected(PostedReceive& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Gives `mine` the next message of its sender, if that is there and nothing else is to be thought
@@ -208,6 +221,7 @@ class PointToPoint {
   std::vector<PostedReceive*> posted_receives_ ABSL_GUARDED_BY(match_mutex_);
   std::vector<SourceQueue> sources_;  // By sender.
   uint64_t arrivals_ ABSL_GUARDED_BY(match_mutex_) = 0;
+  size_t buffered_bytes_ ABSL_GUARDED_BY(match_mutex_) = 0;
 };
 
 }  // namespace syncline::shm

@@ -115,6 +115,11 @@ inline constexpr size_t kMinMessageSlots = 8;
 inline constexpr size_t kMaxMessageSlots = 1024;
 inline constexpr size_t kPreferredMessageSlots = 4;
 
+// Messages of one rank that no receive has asked for may keep half of its slots. Further short ones
+// are copied to memory of the receiver, so that one for which it waits finds a slot: so many bytes
+// of them, from all ranks.
+inline constexpr size_t kMaxBufferedBytes = 32 << 20;
+
 // ---- Where the copy changes: see AdaptiveCopier ----
 
 // From here on a copy is timed: to look at the clock twice takes as long as a smaller one.

@@ -5,11 +5,13 @@
 #include <functional>
 #include <memory>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "backends/shm/point_to_point.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,8 +36,8 @@ class PointToPointTest : public testing::Test {
  protected:
   static constexpr int kRanks = 3;
 
-  PointToPointTest() {
-    for (int rank = 0; rank < kRanks; ++rank) {
+  explicit PointToPointTest(int size = kRanks) : ranks_(size) {
+    for (int rank = 0; rank < size; ++rank) {
       point_to_point_.push_back(std::make_unique<PointToPoint>(ranks_.group(rank), NodeOptions()));
     }
   }
@@ -91,7 +93,7 @@ class PointToPointTest : public testing::Test {
     return std::count_if(begin, begin + tensor.numel(), [=](uint8_t it) { return it != value; });
   }
 
-  ShmRanks ranks_{kRanks};
+  ShmRanks ranks_;
   std::vector<std::unique_ptr<PointToPoint>> point_to_point_;
 
  private:
@@ -128,6 +130,64 @@ TEST_F(PointToPointTest, ASenderThatNeverPausesDoesNotKeepOthersFromBeingReceive
     if (Recv(0, kAnySource, number).value() == 2) ++from_2;
   }
   EXPECT_EQ(from_2, 1);
+}
+
+// Of so many ranks each pair has few slots for messages.
+class FewSlotsTest : public PointToPointTest {
+ protected:
+  FewSlotsTest() : PointToPointTest(65) {
+    EXPECT_LT(ranks_.layout().sizes().message_slots, kMessages / 2);
+  }
+
+  static constexpr int kMessages = 40;
+  // Short ones travel in the slot, long ones in an eager payload.
+  static int64_t SizeOf(int message) { return message % 2 == 0 ? 5 : 200; }
+};
+
+TEST_F(FewSlotsTest, AMessageThatIsAwaitedPassesAllThatAreNot) {
+  Start([&] {
+    for (int tag = 0; tag < kMessages; ++tag) {
+      EXPECT_TRUE(Send(0, 1, Filled(tag, SizeOf(tag)), tag).ok());
+    }
+  });
+  for (int tag = kMessages - 1; tag >= 0; --tag) {
+    const Tensor tensor = Filled(-1, SizeOf(tag));
+    const auto source = Recv(1, 0, tensor, tag);
+    ASSERT_TRUE(source.ok()) << source.status();
+    EXPECT_EQ(Wrong(tensor, tag), 0) << tag;
+  }
+  Join();
+}
+
+TEST_F(FewSlotsTest, MessagesOfOneTagStayInOrder) {
+  Start([&] {
+    for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(Send(0, 1, Filled(i, 5), 1).ok());
+    EXPECT_TRUE(Send(0, 1, Filled(100, 5), 2).ok());
+    for (int i = 0; i < kMessages; ++i) EXPECT_TRUE(Send(0, 1, Filled(50 + i, 5), 1).ok());
+  });
+  const Tensor tensor = Filled(0, 5);
+  ASSERT_TRUE(Recv(1, 0, tensor, 2).ok());
+  EXPECT_EQ(Wrong(tensor, 100), 0);
+  for (int i = 0; i < 2 * kMessages; ++i) {
+    ASSERT_EQ(Recv(1, i % 3 == 0 ? kAnySource : 0, tensor, 1).value(), 0);
+    EXPECT_EQ(Wrong(tensor, i < kMessages ? i : 10 + i), 0) << i;
+  }
+  Join();
+}
+
+TEST_F(FewSlotsTest, AMessageThatWasPassedByIsQuotedIfItDoesNotFit) {
+  Start([&] {
+    for (int tag = 0; tag < kMessages; ++tag) {
+      EXPECT_TRUE(Send(0, 1, Filled(tag, SizeOf(tag)), tag).ok());
+    }
+  });
+  ASSERT_TRUE(Recv(1, 0, Filled(0, SizeOf(kMessages - 1)), kMessages - 1).ok());
+  Join();
+  const absl::Status status = Recv(1, 0, Filled(0, 7), kMessages - 2).status();
+  EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("uint8, 5 elements"), HasSubstr("uint8, 7 elements"),
+                    HasSubstr(absl::StrCat("tag ", kMessages - 2))));
 }
 
 // The messages of ranks 1 and 2 to rank 0: each sends kMessages, of tags and sizes as they come.
