@@ -140,7 +140,7 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
     if (is_aborted_.load()) return NetworkError("the connections were closed");
     if (has_moved) spin_.Restart();
     if (has_moved ? !deadline.Expired() : spin_.Continue()) continue;
-    if (deadline.Expired()) return Late(deadline);
+    if (deadline.Expired()) return is_done() ? absl::OkStatus() : Late(deadline);
     before_sleep();
     // In slices, since nothing wakes poll(2) when this thread is interrupted or stalls.
     Poll(std::min(deadline.Remaining(), kInterruptInterval));

@@ -150,8 +150,8 @@ absl::Status HierarchicalCall::SendFingerprint() {
 // after an error.
 absl::Status HierarchicalCall::CheckFingerprints() {
   SYNCLINE_DCHECK(is_on_rail());
-  SYNCLINE_RETURN_IF_ERROR(history().AwaitEarlierRecords());
-  const absl::Status have_come = history().AwaitRecords();
+  absl::Status have_come = history().AwaitEarlierRecords();
+  if (have_come.ok()) have_come = history().AwaitRecords();
   if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
   if (!have_come.ok() && transports_.rail->is_aborted()) return have_come;
   // A mismatch with those that have come explains more than that another has not.

@@ -196,8 +196,10 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
     if (!status.ok() && rail_.is_aborted()) break;
     const absl::Status compared = CompareWhatHasCome(last);
     if (!compared.ok()) status = compared;
-    // The end of a connection from which no more was awaited is for a later wait.
-    if (!status.ok() && status == rail_.ended() && is_done()) status = absl::OkStatus();
+    // The end of a connection from which no more was awaited is for a later wait. And what came
+    // last may have made room, or be what was awaited.
+    const bool is_of_others = status == rail_.ended() || KindOf(status) == ErrorKind::kTimeout;
+    if (!status.ok() && is_of_others && is_done()) status = absl::OkStatus();
   } while (status.ok() && !is_done());
   if (!status.ok()) {
     for (int node = 0; node < topology_.node_count(); ++node) {

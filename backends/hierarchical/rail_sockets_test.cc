@@ -130,6 +130,25 @@ TEST(RailSocketsTest, AWaitForTheFirstBytesDoesNotNeedTheRest) {
   });
 }
 
+// As of a process that was stopped meanwhile.
+TEST(RailSocketsTest, AWaitForWhatHasComeSucceedsAfterItsDeadline) {
+  Rail(2).Run([](RailSockets& sockets, int own) {
+    char byte = 0;
+    sockets.Receive(1 - own, &byte, 1);
+    if (own == 0) {
+      sockets.Send(1, "a", 1);
+    } else {
+      absl::SleepFor(absl::Milliseconds(200));
+      const absl::Status status =
+          sockets.AwaitReceived(0, sockets.bytes_to_receive(0), Deadline(absl::ZeroDuration()));
+      EXPECT_TRUE(status.ok()) << status;
+      EXPECT_EQ(byte, 'a');
+      sockets.Send(0, "b", 1);
+    }
+    ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+  });
+}
+
 TEST(RailSocketsTest, BytesOfALaterStripeDoNotCountBeforeThoseOfAnEarlierOne) {
   constexpr size_t kStripe = backends::SocketStreams::kStripeBytes, kBytes = 5 * kStripe + 17;
   Rail(2, 3).Run([](RailSockets& sockets, int own) {

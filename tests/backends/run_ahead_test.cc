@@ -567,6 +567,31 @@ TEST_P(TcpWithThreeRanksTest, ARankThatMeetsHearsOfAGiverThoughAnotherIsSilent) 
                  "rank 2 called barrier #5");
 }
 
+// Ranks 0 and 1 meet in different calls. Rank 2, which is elsewhere, has told nobody of the call
+// before.
+TEST_P(TcpWithThreeRanksTest, RanksThatMeetHearOfEachOtherThoughAnotherIsSilent) {
+  Countdown ended(2);
+  const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    SYNCLINE_RETURN_IF_ERROR(Broadcast(*backend, 4, 0, 5));
+    absl::Status status;
+    const CallContext context{5, Deadline(kShort)};
+    if (rank == 0) status = RunAndWait(*backend, Collective::Barrier(), context).status();
+    if (rank == 1) {
+      const Tensor tensor = Tensor::Zeros(DType::kFloat32, {3});
+      status =
+          RunAndWait(*backend, Collective::AllReduce(tensor, ReduceOp::kSum), context).status();
+    }
+    if (rank < 2) ended.Step();
+    ended.Wait();
+    return status;
+  });
+  for (const int rank : {0, 1}) {
+    ExpectMismatch(statuses[rank], "rank 0 called barrier #5",
+                   "rank 1 called all_reduce #5 (float32, 3 elements");
+  }
+}
+
 // Rank 2 gives to another root, and goes elsewhere.
 TEST_P(TcpWithThreeRanksTest, ARootHearsOfAGiverToAnotherRoot) {
   Countdown given(1), ended(1);
