@@ -18,17 +18,18 @@ Tuning ReadTuning() {
   return tuning;
 }
 
-bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {
+bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed, bool copies_are_slow) {
   if (bytes < kCmaMinBytes) return false;
   switch (kind) {
     case OpKind::kBroadcast:
+      return copies_are_slow && bytes < kRootedDirectAccessMaxBytes;
     case OpKind::kScatter:
-      return bytes < kRootedDirectAccessMaxBytes;
+      return (copies_are_slow || is_oversubscribed) && bytes < kRootedDirectAccessMaxBytes;
     case OpKind::kAllGather:
     case OpKind::kAllToAll:
-      return true;
+      return copies_are_slow;
     case OpKind::kSend:
-      return is_oversubscribed;
+      return copies_are_slow && is_oversubscribed;
     default:
       return false;
   }
