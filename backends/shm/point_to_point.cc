@@ -325,13 +325,17 @@ void PointToPoint::MatchFrom(int source) {
     };
     const auto it = std::find_if(posted_receives_.begin(), posted_receives_.end(), matches);
     if (it == posted_receives_.end()) {
-      // There are no more slots, so this chain leads back into itself.
-      if (queue.slots_kept == slots) {
+      const size_t index = IndexOf(slot, source);
+      queue.keeps.resize(slots);
+      // Then the chain leads back into itself.
+      if (queue.keeps[index]) {
         group_.FailDamaged(source, "a chain of messages without an end").IgnoreError();
         return;
       }
       queue.unexpected.push_back({&slot, arrivals_++, nullptr});
-      if (++queue.slots_kept > slots / 2) Buffer(source, queue.unexpected.back());
+      if (queue.slots_kept >= slots / 2 && Buffer(source, queue.unexpected.back())) continue;
+      queue.keeps[index] = true;
+      ++queue.slots_kept;
       continue;
     }
     PostedReceive& receive = **it;
@@ -343,21 +347,21 @@ void PointToPoint::MatchFrom(int source) {
   }
 }
 
-void PointToPoint::Buffer(int source, UnexpectedMessage& message) {
+bool PointToPoint::Buffer(int source, UnexpectedMessage& message) {
   MessageSlot& slot = *message.slot;
   // Read once: another process could change them. What cannot be is left for TakeMatched to tell.
   const int64_t count = slot.count;
   const uint16_t dtype = slot.dtype;
   const size_t most = std::max(kInlineMaxBytes, layout_.sizes().eager_payload);
-  if (dtype >= AllDTypes().size() || count < 0 || static_cast<size_t>(count) > most) return;
+  if (dtype >= AllDTypes().size() || count < 0 || static_cast<size_t>(count) > most) return false;
   const size_t bytes = count * SizeOf(static_cast<DType>(dtype));
   const bool is_inline = bytes <= kInlineMaxBytes;
   const uint64_t payload = is_inline ? 0 : slot.eager_payload();
-  if (bytes > most || payload >= kEagerPayloads) return;
+  if (bytes > most || payload >= kEagerPayloads) return false;
   const char* const data = is_inline ? slot.inline_data : layout_.eager_payload(source, payload);
   auto buffered = std::make_unique<BufferedMessage>();
   buffered->data.assign(data, data + bytes);
-  if (buffered_bytes_ + buffered->bytes() > kMaxBufferedBytes) return;
+  if (buffered_bytes_ + buffered->bytes() > kMaxBufferedBytes) return false;
   buffered->slot.tag.store(slot.tag.load(std::memory_order_relaxed), std::memory_order_relaxed);
   buffered->slot.sequence = slot.sequence;
   buffered->slot.count = count;
@@ -365,10 +369,10 @@ void PointToPoint::Buffer(int source, UnexpectedMessage& message) {
   buffered_bytes_ += buffered->bytes();
   message.slot = &buffered->slot;
   message.buffered = std::move(buffered);
-  --sources_[source].slots_kept;
   // As in TakeMatched.
   slot.state.store(MessageSlot::kReceived, std::memory_order_release);
   group_.waiter().Notify(layout_.region(source).message_event);
+  return true;
 }
 
 bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
@@ -393,6 +397,7 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
     buffered_bytes_ -= mine.buffered->bytes();
   } else {
     --queue.slots_kept;
+    queue.keeps[IndexOf(*oldest->slot, mine.sender)] = false;
   }
   queue.unexpected.erase(oldest);
   return true;

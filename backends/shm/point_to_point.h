@@ -97,7 +97,9 @@ class PointToPoint {
     // that reads an old value without it takes the lock in vain, or looks again later.
     std::atomic<uint32_t> next_slot{0};
     std::deque<UnexpectedMessage> unexpected;  // In the order of sending.
-    size_t slots_kept = 0;                     // By those of them that are not buffered.
+    // The slots of those of them that are not buffered, and how many these are.
+    std::vector<bool> keeps;
+    size_t slots_kept = 0;
   };
 
   int rank() const { return group_.rank(); }
@@ -165,9 +167,9 @@ class PointToPoint {
   // in the order of their calls. The rest joins the unexpected-message queues.
   void Match(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   void MatchFrom(int source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
-  // Copies a message that has just joined the queue of its sender, unless it is long, and hands its
-  // slot back.
-  void Buffer(int source, UnexpectedMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
+  // Copies a message that has just joined the queue of its sender, and hands its slot back. Returns
+  // false if it is long, or too much has been copied already.
+  bool Buffer(int source, UnexpectedMessage& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Gives `mine` the unexpected message that came first of those that match, if there is one.
   bool MatchUnexpected(PostedReceive& mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(match_mutex_);
   // Gives `mine` the next message of its sender, if that is there and nothing else is to be thought
@@ -196,6 +198,11 @@ class PointToPoint {
     const bool is_slot = next < layout_.sizes().message_slots;
     sources_[source].next_slot.store(is_slot ? next : 0, std::memory_order_relaxed);
     return slot;
+  }
+
+  // Of a slot of messages from `source`.
+  size_t IndexOf(const MessageSlot& slot, int source) const {
+    return &slot - &layout_.message_slot(source, rank(), 0);
   }
 
   ShmGroup& group_;
