@@ -155,8 +155,10 @@ inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 inline constexpr auto kVeryLongWait = std::chrono::microseconds(100);
 
 // A rank that is far ahead of others on its core sleeps if so many waits in a row have each lasted
-// for so long; one wait of so many looks whether that is still so. See Waiter::Rest.
+// for kLongRest, within which the others take all that it has given if that is little; one wait of
+// so many looks whether that is still so. See Waiter::Rest.
 inline constexpr auto kLongWait = std::chrono::microseconds(30);
+inline constexpr auto kLongRest = std::chrono::microseconds(150);
 inline constexpr int kLongWaits = 4;
 inline constexpr int kRestTrialInterval = 16;
 

@@ -120,7 +120,7 @@ bool Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()>
   if (!is_oversubscribed()) return true;
   if (long_waits_ < kLongWaits || ++rests_ >= kRestTrialInterval) {
     rests_ = 0;
-    if (YieldUntil(std::chrono::steady_clock::now() + kLongWait, ready)) {
+    if (YieldUntil(std::chrono::steady_clock::now() + kLongRest, ready)) {
       long_waits_ = 0;
       return true;
     }
