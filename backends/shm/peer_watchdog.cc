@@ -106,25 +106,74 @@ backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
 }
 
 std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {
-  std::vector<int> late;
-  for (int other = 0; other < layout_.size(); ++other) {
-    const bool has_arrived =
-        context.number > 0 ? HasArrived(other, context) : rank != kAnySource && rank != other;
-    if (other != peers_.rank() && !has_arrived) late.push_back(other);
+  std::vector<int> late = context.number > 0 ? LateInCollective(rank, context) : std::vector<int>();
+  if (context.number == 0) {
+    for (int other = 0; other < layout_.size(); ++other) {
+      if (other != peers_.rank() && (rank == kAnySource || rank == other)) late.push_back(other);
+    }
   }
   if (!late.empty()) return late;
   // All have arrived. The awaited rank may itself wait for one that was stopped on the way.
   for (int other = 0; other < layout_.size(); ++other) {
-    if (other != peers_.rank() && peers_.LivenessOf(other) == base::Liveness::kStopped) {
-      late.push_back(other);
-    }
+    if (other != peers_.rank() && IsStopped(other)) late.push_back(other);
   }
   if (late.empty()) late.push_back(rank);
   return late;
 }
 
+std::vector<int> PeerWatchdog::LateInCollective(int rank, const WaitContext& context) const {
+  std::vector<int> late;
+  for (int other = 0; other < layout_.size(); ++other) {
+    if (other != peers_.rank() && !HasArrived(other, context)) late.push_back(other);
+  }
+  // A rank that has ended a collective, and not compared it, waits for the entries of those that
+  // have not come.
+  const auto has_finished = [&](int other) {
+    return layout_.region(other).collectives_finished.load(std::memory_order_acquire) >=
+           context.needed_number;
+  };
+  if (context.counter == &RankRegion::collectives_settled &&
+      !std::all_of(late.begin(), late.end(), has_finished)) {
+    late.erase(std::remove_if(late.begin(), late.end(), has_finished), late.end());
+  }
+  // Nor are those at fault that wait for one of the others, in a collective to which it has not
+  // come.
+  std::vector<Position> positions;
+  for (int other : late) positions.push_back(PositionOf(other));
+  std::vector<int> at_fault;
+  for (size_t i = 0; i < late.size(); ++i) {
+    const bool waits_for_another =
+        positions[i].is_in_collective &&
+        std::any_of(positions.begin(), positions.end(), [&](const Position& position) {
+          return position.entered < positions[i].entered;
+        });
+    if (!waits_for_another || IsStopped(late[i])) at_fault.push_back(late[i]);
+  }
+  // A rank that takes from one other needs no third, unless that one does.
+  const EntrySlot& own = layout_.entry_slot(peers_.rank(), context.number);
+  const bool takes_from_one =
+      context.counter == nullptr && own.number() == context.number && !own.meets();
+  if (takes_from_one && std::count(at_fault.begin(), at_fault.end(), rank) > 0) return {rank};
+  return at_fault;
+}
+
+PeerWatchdog::Position PeerWatchdog::PositionOf(int rank) const {
+  if (!layout_.has_joined(rank)) return {0, false};
+  const RankRegion& region = layout_.region(rank);
+  const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
+  const bool is_in_collective =
+      layout_.entry_slot(rank, finished + 1).number() == finished + 1 ||
+      // Pairs with the release store in EntryRing::NoteWaiting.
+      region.entering_number.load(std::memory_order_acquire) == finished + 1;
+  return {finished + (is_in_collective ? 1 : 0), is_in_collective};
+}
+
+bool PeerWatchdog::IsStopped(int rank) const {
+  return peers_.LivenessOf(rank) == base::Liveness::kStopped;
+}
+
 std::string PeerWatchdog::LastActivity(int rank) const {
-  if (peers_.LivenessOf(rank) == base::Liveness::kStopped) return "its process is stopped";
+  if (IsStopped(rank)) return "its process is stopped";
   if (!layout_.has_joined(rank)) return "it is joining the group";
   const RankRegion& region = layout_.region(rank);
   const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);

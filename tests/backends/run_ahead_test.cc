@@ -116,6 +116,7 @@ class TcpWithTwoRanksTest : public RunAheadTest {};
 class TcpWithThreeRanksTest : public RunAheadTest {};
 class TcpWithSeveralTakersTest : public RunAheadTest {};
 class SeveralTakersTest : public RunAheadTest {};
+class ShmWithSeveralTakersTest : public RunAheadTest {};
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param));
@@ -139,6 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SeveralTakersTest,
                          testing::Values(Case("shm", 3), Case("shm", 5), Case("tcp", 3),
                                          Case("tcp", 5), Case("tcp_streams", 3)),
                          NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, ShmWithSeveralTakersTest,
+                         testing::Values(Case("shm", 3), Case("shm", 5)), NameOf);
 INSTANTIATE_TEST_SUITE_P(Sizes, ShmRunAheadTest,
                          testing::Combine(testing::Values("shm"), testing::Values(2, 3, 5)),
                          NameOf);
@@ -452,6 +455,53 @@ TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatHasNotGivenIsNamed) {
     EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("gather #5"));
     EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 1)) << statuses[0];
     for (int rank = 1; rank < size - 1; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
+  }
+}
+
+// The others have taken all, and could not compare it with the last rank, which does not come.
+TEST_P(ShmWithSeveralTakersTest, ARankThatHasTakenAllIsNotNamed) {
+  const int size = this->size();
+  Countdown failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    const auto call = [&](uint64_t sequence) {
+      return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
+    };
+    absl::Status status;
+    if (rank < size - 1) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
+    if (rank == 0) failed.Step();
+    failed.Wait();
+    return status;
+  });
+  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
+  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 1)) << statuses[0];
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("it has not taken broadcast #0"));
+  for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
+}
+
+// Rank 1 waits for the last rank in an earlier collective.
+TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForAnotherIsNotNamed) {
+  const int size = this->size();
+  const int last = size - 1;
+  Countdown failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    absl::Status status;
+    if (rank < last) {
+      Spec gather{OpKind::kGather};
+      gather.root = 1;
+      status = RunAndWait(*backend, Build(gather, rank, size), {0, Deadline(kTimeout)}).status();
+      if (status.ok()) {
+        status = RunAndWait(*backend, Collective::Barrier(), {1, Deadline(kShort)}).status();
+      }
+      if (rank == 0) failed.Step();
+    }
+    failed.Wait();
+    return status;
+  });
+  for (int rank = 0; rank < last; ++rank) {
+    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+    EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(last)) << statuses[rank];
   }
 }
 
