@@ -87,7 +87,10 @@ void Lifecycle::Abort(const absl::Status& cause) {
   std::string reason;
   {
     absl::MutexLock lock(&mutex_);
-    if (cause_.ok()) cause_ = cause;
+    if (cause_.ok()) {
+      cause_ = cause;
+      is_leaving_ = under_way_.empty();
+    }
     if (!under_way_.empty()) return connections_.Disconnect();
     reason = std::string(cause_.message());
   }

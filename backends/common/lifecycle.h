@@ -63,6 +63,13 @@ class Lifecycle {
   // Fails the group with `cause` if an operation is under way; otherwise this rank leaves it.
   void Abort(const absl::Status& cause);
 
+  // Whether Abort has made this rank leave a group that had not failed. Then no operation is under
+  // way, nor does one begin.
+  bool is_leaving() {
+    absl::MutexLock lock(&mutex_);
+    return is_leaving_;
+  }
+
   // Call it when a peer was lost. If this rank is in no operation, whose error would tell its peers
   // that it lives, this publishes what it did last. Does so once.
   void ReportIfIdle();
@@ -86,6 +93,7 @@ class Lifecycle {
       leaving_mutex_;  // Serializes Connections::Leave, which must not be called under mutex_.
   absl::Mutex mutex_;
   absl::Status cause_ ABSL_GUARDED_BY(mutex_);  // The final error; OK while the group is usable.
+  bool is_leaving_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<const CallContext*> under_way_ ABSL_GUARDED_BY(mutex_);
   // The last that finished, without its sizes; and whether all others had come to it.
   std::optional<CallDescription> last_ ABSL_GUARDED_BY(mutex_);

@@ -295,8 +295,10 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   return status;
 }
 
-// The group has failed: other ranks may still wait for this one in shared memory.
+// The group has failed: other ranks may still wait for this one in shared memory. Or this rank
+// leaves, for which the call came too late: then others still take what it has given them.
 void HierarchicalBackend::EndNodeAndRail() {
+  if (tcp_->is_leaving()) return;
   absl::MutexLock lock(&mutex_);
   ++gone_count_;
   FailShmAndRail();

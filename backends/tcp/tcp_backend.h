@@ -108,7 +108,9 @@ class TcpBackend final : public backends::MessageBackend {
   // Thread-safe.
   std::vector<int> lost() const { return connections_->lost(); }
 
-  // Whether Abort has made this rank leave the group, in which no operation was under way.
+  // Whether Abort has made this rank leave the group, in which no operation was under way, or is
+  // about to; and whether it has done so, and could tell the others.
+  bool is_leaving() { return lifecycle_.is_leaving(); }
   bool has_left() const { return connections_->has_left_in_order(); }
 
   // The TimeoutError of a collective's wait, see SocketStreams. For the thread that was in it.
