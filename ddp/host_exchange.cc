@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/group/backend_spec.h"
+#include "core/tensor/copy_bytes.h"
 #include "syncline/byte_collectives.h"
 #include "syncline/deadline.h"
 #include "syncline/device.h"
@@ -49,7 +50,7 @@ absl::Status HostExchange::OnDeviceHere(
   SYNCLINE_ASSIGN_OR_RETURN(buffers->pinned, runtime.AllocatePinned(tensor.nbytes()));
   const Tensor& copy = buffers->on_device;
   void* const pinned = buffers->pinned.get();
-  if (tensor.nbytes() > 0) std::memcpy(pinned, tensor.data(), tensor.nbytes());
+  tensor::CopyBytes(pinned, tensor.data(), tensor.nbytes());
   const auto exchange = [&]() -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(runtime.Copy(copy.data(), pinned, copy.nbytes(), stream));
     const StreamScope scope(stream);
@@ -63,7 +64,7 @@ absl::Status HostExchange::OnDeviceHere(
   // The device is done, or not, but what it has done is worth nothing if the group has failed.
   SYNCLINE_RETURN_IF_ERROR(group_.status());
   SYNCLINE_RETURN_IF_ERROR(status);
-  if (tensor.nbytes() > 0) std::memcpy(tensor.data(), pinned, tensor.nbytes());
+  tensor::CopyBytes(tensor.data(), pinned, tensor.nbytes());
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "core/tensor/copy_bytes.h"
 #include "core/tensor/reduce_kernels.h"
 #include "ddp/bucketing.h"
 #include "ddp/reducer_impl.h"
@@ -349,7 +350,7 @@ absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
   } else {
     for (int64_t i : order) {
       const Tensor& from = layout_.gradients[i];
-      if (from.nbytes() > 0) std::memcpy(layout.gradients[i].data(), from.data(), from.nbytes());
+      tensor::CopyBytes(layout.gradients[i].data(), from.data(), from.nbytes());
     }
   }
   absl::MutexLock lock(&mutex_);

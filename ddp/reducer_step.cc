@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/tensor/copy_bytes.h"
 #include "core/tensor/reduce_kernels.h"
 #include "ddp/reducer_impl.h"
 #include "syncline/status.h"
@@ -222,7 +223,7 @@ absl::Status Reducer::Impl::CopyReady(int64_t index, const Tensor& value) {
     tensor::Accumulate(gradient_view.dtype(), ReduceOp::kSum, gradient_view.data(), value.data(),
                        gradient_view.numel());
   } else if (value.nbytes() > 0) {
-    std::memcpy(gradient_view.data(), value.data(), value.nbytes());
+    tensor::CopyBytes(gradient_view.data(), value.data(), value.nbytes());
   }
   const int64_t copied = Nanos() - copying_since;
   absl::MutexLock lock(&mutex_);

@@ -1,8 +1,8 @@
 #include "backends/common/tensor_steps.h"
 
 #include <cstdint>
-#include <cstring>
 
+#include "core/tensor/copy_bytes.h"
 #include "syncline/check.h"
 
 namespace syncline::backends {
@@ -10,7 +10,7 @@ namespace syncline::backends {
 void CopyElements(const Tensor& from, const Tensor& to) {
   SYNCLINE_DCHECK(from.dtype() == to.dtype() && from.numel() == to.numel());
   if (from.numel() == 0 || from.data() == to.data()) return;
-  std::memcpy(to.data(), from.data(), from.nbytes());
+  tensor::CopyBytes(to.data(), from.data(), from.nbytes());
 }
 
 ReduceOp PartialOp(ReduceOp op) { return op == ReduceOp::kAvg ? ReduceOp::kSum : op; }

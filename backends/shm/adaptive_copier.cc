@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "core/base/event_count.h"
+#include "core/tensor/copy_bytes.h"
 
 namespace syncline::shm {
 
@@ -50,11 +51,12 @@ void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
   }
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
-  std::memcpy(to, from, bytes);
+  tensor::CopyBytes(to, from, bytes);
   const std::chrono::duration<double, std::nano> taken = Clock::now() - begin;
   if (taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine)) {
-    until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
     const int slow = slow_trials_.load(std::memory_order_relaxed);
+    // One may have met a page that was touched for the first time, or another thread's turn.
+    if (slow > 0) until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
     slow_trials_.store(std::min(slow + 1, kSlowTrials), std::memory_order_relaxed);
   } else if (slow_trials_.load(std::memory_order_relaxed) != 0) {
     slow_trials_.store(0, std::memory_order_relaxed);

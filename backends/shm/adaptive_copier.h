@@ -26,8 +26,8 @@ void NontemporalCopy(void* to, const void* from, size_t bytes);
 // Copies the way that is faster at present. Between cores that share a cache, that is through the
 // cache. Otherwise a line that the reader still has in its own cache costs the writer 20 ns and
 // more, one after the other; then it is faster to write past the caches, and let the reader read
-// main memory. Where ranks run may change at any time, so this measures: after a slow copy, the
-// next kCopyTrialInterval copies go past the caches. Thread-safe; holds no memory.
+// main memory. Where ranks run may change at any time, so this measures: after two slow copies in a
+// row, the next kCopyTrialInterval copies go past the caches. Thread-safe; holds no memory.
 class AdaptiveCopier {
  public:
   // Copies `bytes`, which must not overlap. Call it before the release store that tells a reader.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "core/tensor/copy_bytes.h"
 #include "syncline/tensor.h"
 
 namespace syncline::shm {
@@ -15,12 +16,12 @@ inline char* Bytes(const Tensor& tensor) { return tensor.data_as<char>(); }
 
 inline size_t CeilDiv(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit; }
 
-// Copies as memcpy does, which is no function call for a few elements. Nor does it load words that
-// span several stores of fewer bytes: such a load waits until these have left the core.
+// Copies as CopyBytes does, which is no function call for a few elements. Nor does it load words
+// that span several stores of fewer bytes: such a load waits until these have left the core.
 inline void CopyFew(void* to, const void* from, size_t bytes) {
   constexpr size_t kWord = 8, kMaxWords = 3;
   if (bytes > kMaxWords * kWord) {
-    std::memcpy(to, from, bytes);
+    tensor::CopyBytes(to, from, bytes);
     return;
   }
   auto* target = static_cast<char*>(to);
@@ -39,7 +40,13 @@ inline void CopyFew(void* to, const void* from, size_t bytes) {
 inline void Copy(void* to, const void* from, size_t bytes) {
   if (to == from) return;
   if (bytes <= 8) return CopyFew(to, from, bytes);
-  std::memmove(to, from, bytes);
+  const auto target = reinterpret_cast<uintptr_t>(to), source = reinterpret_cast<uintptr_t>(from);
+  const bool overlap = target < source + bytes && source < target + bytes;
+  if (overlap) {
+    std::memmove(to, from, bytes);
+  } else {
+    tensor::CopyBytes(to, from, bytes);
+  }
 }
 
 // The k-th chunk of `bytes`: empty beyond the end.

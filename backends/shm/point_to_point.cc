@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_description.h"
 #include "backends/shm/last_call.h"
+#include "core/tensor/copy_bytes.h"
 #include "syncline/backend.h"
 #include "syncline/status.h"
 
@@ -166,7 +167,7 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
   }
   const size_t bytes = tensor.nbytes();
   if (mine.buffered != nullptr) {
-    if (bytes > 0) std::memcpy(tensor.data(), mine.buffered->data.data(), bytes);
+    tensor::CopyBytes(tensor.data(), mine.buffered->data.data(), bytes);
     return mine.sender;
   }
   const bool is_inline = bytes <= kInlineMaxBytes;
@@ -185,7 +186,7 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
   }
   const char* const data =
       is_inline ? slot.inline_data : layout_.eager_payload(mine.sender, slot.eager_payload());
-  if (bytes > 0) std::memcpy(tensor.data(), data, bytes);
+  tensor::CopyBytes(tensor.data(), data, bytes);
   // After the last read of the data. Pairs with the acquire load in Reclaim.
   slot.state.store(MessageSlot::kReceived, std::memory_order_release);
   group_.waiter().Notify(layout_.region(mine.sender).message_event);
@@ -518,7 +519,7 @@ absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, Message
     SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, src, context, [&] {
       return progress.written.load(std::memory_order_acquire) >= end;
     }));
-    std::memcpy(tensor.data_as<char>() + done, data + (start + done) % capacity, size);
+    tensor::CopyBytes(tensor.data_as<char>() + done, data + (start + done) % capacity, size);
     progress.read.store(end, std::memory_order_release);
     group_.waiter().Notify(layout_.region(src).message_event);
   }

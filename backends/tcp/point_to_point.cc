@@ -16,6 +16,7 @@
 #include "backends/common/call_description.h"
 #include "backends/tcp/thresholds.h"
 #include "core/base/stall.h"
+#include "core/tensor/copy_bytes.h"
 #include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
@@ -211,7 +212,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
       Violate(src, kNoMessage);
       return violation_;
     }
-    if (!elements.empty()) std::memcpy(receive.memory, elements.data(), elements.size());
+    tensor::CopyBytes(receive.memory, elements.data(), elements.size());
     receive.has_arrived = is_whole;
   }
   if (header.kind == Kind::kRequest && !receive.is_granted) Grant(receive);

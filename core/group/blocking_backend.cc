@@ -1,7 +1,6 @@
 #include "core/group/blocking_backend.h"
 
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <thread>
 #include <tuple>
@@ -11,6 +10,7 @@
 #include "absl/base/optimization.h"
 #include "core/base/thread.h"
 #include "core/group/check_arguments.h"
+#include "core/tensor/copy_bytes.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/status.h"
 
@@ -20,7 +20,7 @@ namespace {
 // A copy of `tensor`, multiplied by `factor`.
 absl::StatusOr<Tensor> Scaled(const Tensor& tensor, double factor) {
   SYNCLINE_ASSIGN_OR_RETURN(Tensor copy, Tensor::TryZeros(tensor.dtype(), tensor.shape()));
-  if (tensor.nbytes() > 0) std::memcpy(copy.data(), tensor.data(), tensor.nbytes());
+  tensor::CopyBytes(copy.data(), tensor.data(), tensor.nbytes());
   tensor::Scale(copy.dtype(), copy.data(), factor, copy.numel());
   return copy;
 }
@@ -105,7 +105,8 @@ absl::StatusOr<int> BlockingBackend::RunPremultiplied(const Collective& collecti
   scaled.OwnTensor(std::move(copy));
   SYNCLINE_RETURN_IF_ERROR(RunRecorded(scaled, context).status());
   if (WritesTensor(collective, rank_) && collective.tensor->nbytes() > 0) {
-    std::memcpy(collective.tensor->data(), scaled.tensor->data(), collective.tensor->nbytes());
+    tensor::CopyBytes(collective.tensor->data(), scaled.tensor->data(),
+                      collective.tensor->nbytes());
   }
   return 0;
 }

@@ -1,10 +1,10 @@
 #include "core/group/plan.h"
 
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <utility>
 
+#include "core/tensor/copy_bytes.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/reduce_op.h"
 #include "syncline/status.h"
@@ -19,7 +19,7 @@ void DoLoad(const Collective& call, const Plan::Load& load) {
   if (first.nbytes() == 0) return;
   std::byte* const to = load.to.In(call);
   if (load.from.size() == 1) {
-    std::memcpy(to, first.data(), first.nbytes());
+    tensor::CopyBytes(to, first.data(), first.nbytes());
     return;
   }
   std::vector<const void*> inputs;
@@ -32,7 +32,7 @@ void DoLoad(const Collective& call, const Plan::Load& load) {
 void DoStore(const Collective& call, const Plan::Store& store) {
   if (store.to.nbytes() == 0) return;
   const std::byte* const from = store.from.In(call);
-  if (store.to.data() != from) std::memcpy(store.to.data(), from, store.to.nbytes());
+  if (store.to.data() != from) tensor::CopyBytes(store.to.data(), from, store.to.nbytes());
 }
 
 }  // namespace

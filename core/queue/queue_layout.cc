@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <new>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/hash.h"
 #include "core/base/process_state.h"
+#include "core/tensor/copy_bytes.h"
 #include "syncline/check.h"
 #include "syncline/status.h"
 
@@ -105,8 +105,8 @@ void QueueLayout::CopyIn(uint64_t position, const void* from, size_t size) const
   if (size == 0) return;
   const size_t offset = position % capacity_;
   const size_t first = std::min(size, capacity_ - offset);
-  std::memcpy(ring_ + offset, from, first);
-  std::memcpy(ring_, static_cast<const char*>(from) + first, size - first);
+  tensor::CopyBytes(ring_ + offset, from, first);
+  tensor::CopyBytes(ring_, static_cast<const char*>(from) + first, size - first);
 }
 
 void QueueLayout::CopyOut(uint64_t position, void* to, size_t size) const {
@@ -114,8 +114,8 @@ void QueueLayout::CopyOut(uint64_t position, void* to, size_t size) const {
   if (size == 0) return;
   const size_t offset = position % capacity_;
   const size_t first = std::min(size, capacity_ - offset);
-  std::memcpy(to, ring_ + offset, first);
-  std::memcpy(static_cast<char*>(to) + first, ring_, size - first);
+  tensor::CopyBytes(to, ring_ + offset, first);
+  tensor::CopyBytes(static_cast<char*>(to) + first, ring_, size - first);
 }
 
 }  // namespace syncline::queue
