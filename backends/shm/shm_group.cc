@@ -70,7 +70,7 @@ bool ShmGroup::OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) co
   if (!cross_memory_.is_readable()) return false;
   const size_t always = layout_.sizes().cma;
   if (always > 0) return bytes >= always;
-  return CmaMayPay(kind, bytes, waiter_.is_oversubscribed(), copies_are_slow);
+  return copies_are_slow && CmaMayPay(kind, bytes, waiter_.is_oversubscribed());
 }
 
 absl::StatusOr<bool> ShmGroup::ReadByAddress(int rank, uint64_t address, void* to, size_t bytes,

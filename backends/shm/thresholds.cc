@@ -18,18 +18,17 @@ Tuning ReadTuning() {
   return tuning;
 }
 
-bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed, bool copies_are_slow) {
+bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {
   if (bytes < kCmaMinBytes) return false;
   switch (kind) {
     case OpKind::kBroadcast:
-      return copies_are_slow && bytes < kRootedDirectAccessMaxBytes;
     case OpKind::kScatter:
-      return (copies_are_slow || is_oversubscribed) && bytes < kRootedDirectAccessMaxBytes;
+      return bytes < kRootedDirectAccessMaxBytes;
     case OpKind::kAllGather:
     case OpKind::kAllToAll:
-      return copies_are_slow;
+      return true;
     case OpKind::kSend:
-      return copies_are_slow && is_oversubscribed;
+      return is_oversubscribed;
     default:
       return false;
   }

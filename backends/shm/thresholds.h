@@ -220,12 +220,10 @@ struct Tuning {
 // on all ranks: the layout of the segment depends on it.
 Tuning ReadTuning();
 
-// Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA:
-// where cores share no cache, so that copies to the rings are slow, or of scatter where ranks share
-// cores: the root of 4 ranks on 2 cores need not copy anything then, and parts of 256 KiB to 4 MiB
-// take 0.55 to 0.86 of the time. Reductions do not, nor what a root gathers: there the rings have
-// all cores work. Nor do messages, unless ranks share cores (`is_oversubscribed`).
-bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed, bool copies_are_slow);
+// Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA
+// where cores share no cache. Reductions do not, nor what a root gathers: there the rings have all
+// cores work. Nor do messages, unless ranks share cores (`is_oversubscribed`).
+bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed);
 
 }  // namespace syncline::shm
 
