@@ -53,14 +53,13 @@ void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
   const auto begin = Clock::now();
   tensor::CopyBytes(to, from, bytes);
   const std::chrono::duration<double, std::nano> taken = Clock::now() - begin;
-  if (taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine)) {
-    const int slow = slow_trials_.load(std::memory_order_relaxed);
-    // One may have met a page that was touched for the first time, or another thread's turn.
-    if (slow > 0) until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
-    slow_trials_.store(std::min(slow + 1, kSlowTrials), std::memory_order_relaxed);
-  } else if (slow_trials_.load(std::memory_order_relaxed) != 0) {
-    slow_trials_.store(0, std::memory_order_relaxed);
-  }
+  const bool is_slow =
+      taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine);
+  const uint32_t before = slow_trials_.load(std::memory_order_relaxed);
+  const uint32_t trials = (before << 1 | (is_slow ? 1 : 0)) & kAllSlow;
+  if (trials != before) slow_trials_.store(trials, std::memory_order_relaxed);
+  // One alone may have met a page that was touched for the first time, or another thread's turn.
+  if (is_slow && trials != 1) until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
 }
 
 }  // namespace syncline::shm

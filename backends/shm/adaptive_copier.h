@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 #include "backends/shm/byte_range.h"
 #include "backends/shm/thresholds.h"
@@ -39,22 +40,23 @@ class AdaptiveCopier {
   // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether the last kSlowTrials trials in a row were slow: not because of a page that was touched
-  // for the first time, or another thread that had the core, but since the cores share no cache.
-  // If so the next copy is a trial again, and this is false until that is slow too.
+  // Whether the last kSlowTrials trials were slow: since the cores share no cache. If so the next
+  // copy is a trial again, and this is false until that is slow too.
   bool TakeAlwaysSlow() {
-    if (slow_trials_.load(std::memory_order_relaxed) < kSlowTrials) return false;
-    slow_trials_.store(kSlowTrials - 1, std::memory_order_relaxed);
+    if (slow_trials_.load(std::memory_order_relaxed) != kAllSlow) return false;
+    slow_trials_.store(kAllSlow >> 1, std::memory_order_relaxed);
     until_trial_.store(0, std::memory_order_relaxed);
     return true;
   }
 
  private:
+  static constexpr uint32_t kAllSlow = (1 << kSlowTrials) - 1;
+
   void CopyTimed(void* to, const void* from, size_t bytes);
 
   // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data.
   std::atomic<int> until_trial_{0};
-  std::atomic<int> slow_trials_{0};  // In a row, up to kSlowTrials.
+  std::atomic<uint32_t> slow_trials_{0};  // Of the last kSlowTrials, a bit for each; the last is 1.
 };
 
 }  // namespace syncline::shm

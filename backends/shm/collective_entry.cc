@@ -76,6 +76,7 @@ absl::Status CollectiveEntry::Exchange(int needed) {
   if (!meets) {
     if (needed == kNoRank) return absl::OkStatus();
     ring_.FetchFrom(needed);
+    context_.takes_from_one = true;
     SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(needed, own, context_));
     if (agrees) {
       ring_.NoteAgreement();

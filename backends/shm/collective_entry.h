@@ -129,7 +129,7 @@ class CollectiveEntry {
   EntryRing& ring_;
   ShmGroup& group_;
   const SegmentLayout& layout_;
-  const WaitContext context_;
+  WaitContext context_;
   const bool is_inline_;
   const bool must_meet_;
   size_t staged_bytes_ = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "backends/shm/byte_range.h"
 #include "backends/shm/thresholds.h"
+#include "core/tensor/copy_bytes.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/status.h"
 
@@ -145,7 +146,7 @@ absl::Status DirectAccess::ReadByBounce(int rank, size_t offset, void* to, size_
       return owner.bounce_answer.load(std::memory_order_acquire) ==
              BounceRequest::Key(this->rank(), number);
     }));
-    std::memcpy(static_cast<char*>(to) + done, layout_.chunk(rank, 0), taken);
+    tensor::CopyBytes(static_cast<char*>(to) + done, layout_.chunk(rank, 0), taken);
     // Pairs with the acquire load in ServeRequests: the buffer may be used again.
     own.bounce_request.taken.store(number, std::memory_order_release);
     NotifyAll();
@@ -173,7 +174,7 @@ void DirectAccess::ServeRequests() {
           .IgnoreError();
       return;
     }
-    std::memcpy(layout_.chunk(rank(), 0), own_ + offset, bytes);
+    tensor::CopyBytes(layout_.chunk(rank(), 0), own_ + offset, bytes);
     served_[r] = number;
     being_served_ = r;
     until_offer_ = kDirectTrialInterval;
@@ -246,7 +247,8 @@ absl::Status DirectAccess::Reduce(DType dtype, ReduceOp op, size_t offset, const
 }
 
 // Reduces the first block to memory of this core and copies it from there, which shows how fast the
-// tensor can be written. If that was slow, all other blocks go the same way, past the caches.
+// tensor can be written. If that is slow, as it was before, all other blocks go the same way, past
+// the caches.
 void DirectAccess::ReduceMapped(const Tensor& tensor, ReduceOp op, size_t begin, size_t bytes) {
   absl::InlinedVector<const void*, 8> inputs(size());
   alignas(base::kCacheLine) char block[kBypassBlockBytes];

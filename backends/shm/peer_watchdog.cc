@@ -96,12 +96,7 @@ std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const
 
 backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
                                                         const WaitContext& context) const {
-  std::vector<int> late = LateRanks(rank, context);
-  // Others may come later, and this rank still have what it needs.
-  if (context.call.step_of != nullptr && !context.call.meets && context.counter == nullptr &&
-      !HasEntered(rank, context)) {
-    late = {rank};
-  }
+  const std::vector<int> late = LateRanks(rank, context);
   return {peers_.NumbersOf(late), NeededCall(late[0], context)};
 }
 
@@ -122,50 +117,59 @@ std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) c
 }
 
 std::vector<int> PeerWatchdog::LateInCollective(int rank, const WaitContext& context) const {
-  std::vector<int> late;
-  for (int other = 0; other < layout_.size(); ++other) {
-    if (other != peers_.rank() && !HasArrived(other, context)) late.push_back(other);
+  std::vector<int> asked, late;
+  if (context.takes_from_one) {
+    if (layout_.entry_slot(rank, context.number).number() < context.number) asked.push_back(rank);
+  } else {
+    for (int other = 0; other < layout_.size(); ++other) {
+      if (other != peers_.rank() && !HasArrived(other, context)) asked.push_back(other);
+    }
   }
-  // A rank that has ended a collective, and not compared it, waits for the entries of those that
-  // have not come.
-  const auto has_finished = [&](int other) {
-    return layout_.region(other).collectives_finished.load(std::memory_order_acquire) >=
-           context.needed_number;
-  };
-  if (context.counter == &RankRegion::collectives_settled &&
-      !std::all_of(late.begin(), late.end(), has_finished)) {
-    late.erase(std::remove_if(late.begin(), late.end(), has_finished), late.end());
+  for (size_t i = 0; i < asked.size(); ++i) {
+    bool waits = false;
+    for (int other : IsStopped(asked[i]) ? std::vector<int>() : AwaitedBy(asked[i], context)) {
+      waits = true;
+      if (std::count(asked.begin(), asked.end(), other) == 0) asked.push_back(other);
+    }
+    if (!waits) late.push_back(asked[i]);
   }
-  // Nor are those at fault that wait for one of the others, in a collective to which it has not
-  // come.
-  std::vector<Position> positions;
-  for (int other : late) positions.push_back(PositionOf(other));
-  std::vector<int> at_fault;
-  for (size_t i = 0; i < late.size(); ++i) {
-    const bool waits_for_another =
-        positions[i].is_in_collective &&
-        std::any_of(positions.begin(), positions.end(), [&](const Position& position) {
-          return position.entered < positions[i].entered;
-        });
-    if (!waits_for_another || IsStopped(late[i])) at_fault.push_back(late[i]);
-  }
-  // A rank that takes from one other needs no third, unless that one does.
-  const EntrySlot& own = layout_.entry_slot(peers_.rank(), context.number);
-  const bool takes_from_one =
-      context.counter == nullptr && own.number() == context.number && !own.meets();
-  if (takes_from_one && std::count(at_fault.begin(), at_fault.end(), rank) > 0) return {rank};
-  return at_fault;
+  std::sort(late.begin(), late.end());
+  return late;
 }
 
-PeerWatchdog::Position PeerWatchdog::PositionOf(int rank) const {
-  if (!layout_.has_joined(rank)) return {0, false};
+std::vector<int> PeerWatchdog::AwaitedBy(int rank, const WaitContext& context) const {
+  std::vector<int> awaited;
+  if (!layout_.has_joined(rank)) return awaited;
   const RankRegion& region = layout_.region(rank);
   const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
-  const bool is_in_collective =
-      layout_.entry_slot(rank, finished + 1).number() == finished + 1 ||
-      // Pairs with the release store in EntryRing::NoteWaiting.
+  const bool is_in_collective = LastEntered(rank) > finished;
+  const int other = region.awaits.load(std::memory_order_relaxed) - 1;
+  if (is_in_collective && other >= 0) {
+    if (other < layout_.size() && other != peers_.rank()) awaited.push_back(other);
+    return awaited;
+  }
+  // It may have ended the collective that it is to settle, and had no entries to compare.
+  if (is_in_collective || context.counter != &RankRegion::collectives_settled ||
+      finished < context.needed_number) {
+    return awaited;
+  }
+  for (int absent = 0; absent < layout_.size(); ++absent) {
+    if (absent != rank && absent != peers_.rank() &&
+        layout_.entry_slot(absent, context.needed_number).number() < context.needed_number) {
+      awaited.push_back(absent);
+    }
+  }
+  return awaited;
+}
+
+uint64_t PeerWatchdog::LastEntered(int rank) const {
+  const RankRegion& region = layout_.region(rank);
+  const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
+  // Pairs with the release store in EntryRing::NoteWaiting.
+  const bool waits_before =
       region.entering_number.load(std::memory_order_acquire) == finished + 1;
-  return {finished + (is_in_collective ? 1 : 0), is_in_collective};
+  const bool is_in_next = layout_.entry_slot(rank, finished + 1).number() == finished + 1;
+  return finished + (waits_before || is_in_next ? 1 : 0);
 }
 
 bool PeerWatchdog::IsStopped(int rank) const {

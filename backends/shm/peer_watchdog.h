@@ -49,15 +49,13 @@ class PeerWatchdog {
   absl::Status DescribeTimeout(int rank, const WaitContext& context) const;
   // The ranks that keep the wait from ending; never empty.
   std::vector<int> LateRanks(int rank, const WaitContext& context) const;
-  // Those of them that have not come, and do not wait themselves for others that have not. Empty if
-  // all have come.
+  // Those of them that have not come, and those for which such ranks wait in their turn; only those
+  // that wait for nobody. Empty if all have come.
   std::vector<int> LateInCollective(int rank, const WaitContext& context) const;
-  // The last collective to which a rank has come, and whether it is still in it.
-  struct Position {
-    uint64_t entered;
-    bool is_in_collective;
-  };
-  Position PositionOf(int rank) const;
+  // The ranks for which a rank waits that keeps this one waiting.
+  std::vector<int> AwaitedBy(int rank, const WaitContext& context) const;
+  // The last collective to which a rank has come: it waits before it, is in it, or has ended it.
+  uint64_t LastEntered(int rank) const;
   bool IsStopped(int rank) const;
   // "it is in all_reduce #5", "it is in no operation of this group, its last was barrier #4".
   std::string LastActivity(int rank) const;

@@ -204,6 +204,8 @@ struct RankRegion {
   // not have to wait.
   std::atomic<uint64_t> entering_number;
   LastCall entering_call;
+  // The rank for which the owner's collective waits, plus one; 0 if it does not, or not for long.
+  std::atomic<int32_t> awaits;
 
   // The owner has compared its entries up to this with those of all others, and reads none of these
   // any more. At most collectives_finished, which it follows at some distance: each change costs

@@ -21,7 +21,7 @@ ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProces
       rank_(peers_.rank()),
       failure_cell_(layout_, peers_),
       watchdog_(layout_, peers_, processes_, failure_cell_),
-      waiter_(peers_, failure_cell_, watchdog_),
+      waiter_(layout_, peers_, failure_cell_, watchdog_),
       cross_memory_(layout_, peers_, cma) {}
 
 absl::Status ShmGroup::Join(const Deadline& deadline) {

@@ -50,7 +50,7 @@ inline constexpr size_t kDirectAccessMinBytes = 64 << 10;
 inline constexpr size_t kRootedDirectAccessMaxBytes = 8 << 20;
 
 // From here on a direct all_reduce is tried in every call: tensors of that size do not stay in
-// another core's cache. Smaller ones pause for kDirectTrialInterval calls once a call was slow.
+// another core's cache. Smaller ones pause for kDirectTrialInterval calls once calls were slow.
 inline constexpr size_t kBeyondCachesMinBytes = 16 << 20;
 inline constexpr int kDirectTrialInterval = 200;  // Calls.
 

@@ -27,6 +27,8 @@ struct WaitContext {
   // of that, and which counter says that they do not. Else 0 and null.
   uint64_t needed_number = 0;
   std::atomic<uint64_t> RankRegion::* counter = nullptr;
+  // Whether this rank needs the data of one other alone: ranks that have not come may do so later.
+  bool takes_from_one = false;
 };
 
 }  // namespace syncline::shm

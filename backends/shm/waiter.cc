@@ -36,8 +36,10 @@ bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 
 // GLOBAL_EXPEDITED reaches only processes that have registered. So every rank registers here, and
 // says in its region whether it could.
-Waiter::Waiter(const backends::PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog)
+Waiter::Waiter(const SegmentLayout& layout, const backends::PeerTable& peers, FailureCell& failure,
+               const PeerWatchdog& watchdog)
     : has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
+      layout_(layout),
       peers_(peers),
       failure_(failure),
       watchdog_(watchdog) {}
@@ -62,9 +64,16 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
   base::StallTimer stall;
   base::StallNotice notice;
   const bool is_collective = context.number > 0;
-  if (is_collective) collective_wait_ = {rank, &context, {}};
+  std::atomic<int32_t>& awaits = layout_.region(peers_.rank()).awaits;
+  if (is_collective) {
+    collective_wait_ = {rank, &context, {}};
+    // Relaxed: it is for messages.
+    awaits.store(rank + 1, std::memory_order_relaxed);
+  }
   const absl::Cleanup end_wait = [&] {
-    if (is_collective && collective_wait_->context != nullptr) collective_wait_.reset();
+    if (!is_collective || collective_wait_->context == nullptr) return;
+    collective_wait_.reset();
+    awaits.store(0, std::memory_order_relaxed);
   };
   while (true) {
     const absl::Status interruption = CheckInterrupt();

@@ -16,6 +16,7 @@
 #include "backends/common/peer_table.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
+#include "backends/shm/segment_layout.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
 #include "core/base/event_count.h"
@@ -37,7 +38,8 @@ namespace syncline::shm {
 //   waiter.Notify(region.collective_event);
 class Waiter {
  public:
-  Waiter(const backends::PeerTable& peers, FailureCell& failure, const PeerWatchdog& watchdog);
+  Waiter(const SegmentLayout& layout, const backends::PeerTable& peers, FailureCell& failure,
+         const PeerWatchdog& watchdog);
 
   // Says what has been learned of all ranks: whether each can have a core of its own, and whether
   // one lacks membarrier(2). Before that, waits do not spin, and notifications fence.
@@ -179,6 +181,7 @@ class Waiter {
   std::atomic<int> long_wait_score_{0};
   bool needs_fence_ = true;
   bool has_membarrier_;
+  const SegmentLayout& layout_;
   const backends::PeerTable& peers_;
   FailureCell& failure_;
   const PeerWatchdog& watchdog_;

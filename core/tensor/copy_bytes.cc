@@ -25,7 +25,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 void CopyHere(uint8_t* to, const uint8_t* from, size_t bytes) {
   const hn::ScalableTag<uint8_t> tag;
   const size_t lanes = hn::Lanes(tag);
-  const auto copy_four = [&](size_t at) {
+  const auto copy_four = [&](size_t at) HWY_ATTR {
     const auto a = hn::LoadU(tag, from + at);
     const auto b = hn::LoadU(tag, from + at + lanes);
     const auto c = hn::LoadU(tag, from + at + 2 * lanes);

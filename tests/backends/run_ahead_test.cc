@@ -479,6 +479,54 @@ TEST_P(ShmWithSeveralTakersTest, ARankThatHasTakenAllIsNotNamed) {
   for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
 }
 
+TEST_P(ShmWithSeveralTakersTest, AllRanksThatDoNotComeAreNamed) {
+  const int size = this->size();
+  Countdown failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    const auto call = [&](uint64_t sequence) {
+      return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
+    };
+    absl::Status status;
+    if (rank < size - 2) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
+    if (rank == 0) failed.Step();
+    failed.Wait();
+    return status;
+  });
+  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
+  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 2, size - 1)) << statuses[0];
+}
+
+// The giver has all that it needs of the last rank, for which rank 1 waits.
+TEST_P(ShmWithSeveralTakersTest, ARankIsNamedForWhichAnotherWaits) {
+  const int size = this->size();
+  const int last = size - 1;
+  constexpr uint64_t kGather = 20;
+  Countdown taken(size - 2), failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    const auto call = [&](uint64_t sequence) {
+      const Deadline deadline(sequence < ahead() ? kTimeout : kShort);
+      Spec spec{sequence == kGather ? OpKind::kGather : OpKind::kBroadcast};
+      if (sequence == kGather) spec.root = 1;
+      return RunAndWait(*backend, Build(spec, rank, size), {sequence, deadline}).status();
+    };
+    absl::Status status;
+    // It takes after the others have done so, and settles what they have not.
+    if (rank == last) taken.Wait();
+    status = FirstFailure(0, kGather - 1, call);
+    if (rank > 0 && rank < last) taken.Step();
+    if (rank < last && status.ok()) status = FirstFailure(kGather, ahead(), call);
+    if (rank == 0) failed.Step();
+    failed.Wait();
+    return status;
+  });
+  for (int rank = 0; rank < last; ++rank) {
+    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+    EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(last)) << statuses[rank];
+  }
+}
+
 // Rank 1 waits for the last rank in an earlier collective.
 TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForAnotherIsNotNamed) {
   const int size = this->size();
