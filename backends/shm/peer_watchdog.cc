@@ -166,8 +166,7 @@ uint64_t PeerWatchdog::LastEntered(int rank) const {
   const RankRegion& region = layout_.region(rank);
   const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
   // Pairs with the release store in EntryRing::NoteWaiting.
-  const bool waits_before =
-      region.entering_number.load(std::memory_order_acquire) == finished + 1;
+  const bool waits_before = region.entering_number.load(std::memory_order_acquire) == finished + 1;
   const bool is_in_next = layout_.entry_slot(rank, finished + 1).number() == finished + 1;
   return finished + (waits_before || is_in_next ? 1 : 0);
 }

@@ -9,13 +9,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <limits>
+#include <string>
 #include <system_error>
 
 #include "absl/strings/numbers.h"
@@ -29,6 +32,18 @@ namespace {
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
   std::abort();
+}
+
+// A thread is listed for a moment after it has been joined: proc(5), flags in /proc/PID/stat.
+bool IsEnding(const std::filesystem::path& task) {
+  constexpr unsigned kExiting = 0x4;  // PF_EXITING
+  std::ifstream file(task / "stat");
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  const size_t name_end = stat.rfind(')');
+  if (name_end == std::string::npos) return true;  // It has gone.
+  unsigned flags = 0;
+  std::sscanf(stat.c_str() + name_end + 1, " %*c %*d %*d %*d %*d %*d %u", &flags);
+  return (flags & kExiting) != 0;
 }
 
 }  // namespace
@@ -82,11 +97,10 @@ int64_t CountPossessions(int64_t expected) {
   const bool is_given = expected != std::numeric_limits<int64_t>::max();
   int64_t previous = -1;
   for (int in_a_row = 1;; ++in_a_row) {
-    int64_t count = 0;
-    for (const char* folder : {"/proc/self/fd", "/proc/self/task"}) {
-      const std::filesystem::directory_iterator entries(folder);
-      count += std::distance(begin(entries), end(entries));
-    }
+    const std::filesystem::directory_iterator files("/proc/self/fd"), tasks("/proc/self/task");
+    const int64_t count = std::distance(begin(files), end(files)) +
+                          std::count_if(begin(tasks), end(tasks),
+                                        [](const auto& task) { return !IsEnding(task.path()); });
     // Threads that end while the kernel lists them cut the list short. So only what was counted
     // twice in a row counts, and fewer than are expected more often.
     if (count != previous) in_a_row = 1;
