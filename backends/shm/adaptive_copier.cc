@@ -56,10 +56,12 @@ void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
   const bool is_slow =
       taken.count() > kSlowCopyNanosPerLine * static_cast<double>(bytes / base::kCacheLine);
   const uint32_t before = slow_trials_.load(std::memory_order_relaxed);
-  const uint32_t trials = (before << 1 | (is_slow ? 1 : 0)) & kAllSlow;
+  const uint32_t trials = (before << 1 | (is_slow ? 1 : 0)) & kTrialsMask;
   if (trials != before) slow_trials_.store(trials, std::memory_order_relaxed);
-  // One alone may have met a page that was touched for the first time, or another thread's turn.
-  if (is_slow && trials != 1) until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
+  // Fewer may have met a page that was touched for the first time, or another thread's turn.
+  if (is_slow && __builtin_popcount(trials) >= kManySlowTrials) {
+    until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
+  }
 }
 
 }  // namespace syncline::shm

@@ -27,8 +27,8 @@ void NontemporalCopy(void* to, const void* from, size_t bytes);
 // Copies the way that is faster at present. Between cores that share a cache, that is through the
 // cache. Otherwise a line that the reader still has in its own cache costs the writer 20 ns and
 // more, one after the other; then it is faster to write past the caches, and let the reader read
-// main memory. Where ranks run may change at any time, so this measures: after two slow copies in a
-// row, the next kCopyTrialInterval copies go past the caches. Thread-safe; holds no memory.
+// main memory. Where ranks run may change at any time, so this measures: after kManySlowTrials
+// slow copies, the next kCopyTrialInterval go past the caches. Thread-safe; holds no memory.
 class AdaptiveCopier {
  public:
   // Copies `bytes`, which must not overlap. Call it before the release store that tells a reader.
@@ -43,7 +43,7 @@ class AdaptiveCopier {
   // Whether the last kSlowTrials trials were slow: since the cores share no cache. If so the next
   // copy is a trial again, and this is false until that is slow too.
   bool TakeAlwaysSlow() {
-    if (slow_trials_.load(std::memory_order_relaxed) != kAllSlow) return false;
+    if ((slow_trials_.load(std::memory_order_relaxed) & kAllSlow) != kAllSlow) return false;
     slow_trials_.store(kAllSlow >> 1, std::memory_order_relaxed);
     until_trial_.store(0, std::memory_order_relaxed);
     return true;
@@ -51,12 +51,13 @@ class AdaptiveCopier {
 
  private:
   static constexpr uint32_t kAllSlow = (1 << kSlowTrials) - 1;
+  static constexpr uint32_t kTrialsMask = (1 << kRememberedTrials) - 1;
 
   void CopyTimed(void* to, const void* from, size_t bytes);
 
   // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data.
   std::atomic<int> until_trial_{0};
-  std::atomic<uint32_t> slow_trials_{0};  // Of the last kSlowTrials, a bit for each; the last is 1.
+  std::atomic<uint32_t> slow_trials_{0};  // Of the last, a bit for each; of the very last 1.
 };
 
 }  // namespace syncline::shm

@@ -70,16 +70,15 @@ absl::Status PeerWatchdog::DescribeTimeout(int rank, const WaitContext& context)
   return WithRanks(TimeoutError(absl::StrJoin(late, "; ")), peers_.NumbersOf(ranks));
 }
 
-// Whether the rank has come to the collective that this one waits in, or waits before it. A message
-// has no such entry: there every rank counts as arrived except the awaited one.
-bool PeerWatchdog::HasEntered(int rank, const WaitContext& context) const {
-  return layout_.entry_slot(rank, context.number).number() >= context.number ||
-         layout_.region(rank).entering_number.load(std::memory_order_acquire) >= context.number;
+// Whether the rank has come to that collective, or waits before it.
+bool PeerWatchdog::HasCome(int rank, uint64_t number) const {
+  return layout_.entry_slot(rank, number).number() >= number ||
+         layout_.region(rank).entering_number.load(std::memory_order_acquire) >= number;
 }
 
 // Whether the rank has done what the wait is for, as far as that can be told of any rank.
 bool PeerWatchdog::HasArrived(int rank, const WaitContext& context) const {
-  if (context.counter == nullptr) return HasEntered(rank, context);
+  if (context.counter == nullptr) return HasCome(rank, context.number);
   const RankRegion& region = layout_.region(rank);
   return (region.*context.counter).load(std::memory_order_acquire) >= context.needed_number;
 }
@@ -97,12 +96,18 @@ std::string PeerWatchdog::NeededCall(int rank, const WaitContext& context) const
 backends::Lifecycle::Awaited PeerWatchdog::WhoIsAwaited(int rank,
                                                         const WaitContext& context) const {
   const std::vector<int> late = LateRanks(rank, context);
-  return {peers_.NumbersOf(late), NeededCall(late[0], context)};
+  std::string needed = NeededCall(late[0], context);
+  for (int other : late) {
+    if (NeededCall(other, context) != needed) needed.clear();
+  }
+  return {peers_.NumbersOf(late), needed};
 }
 
 std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) const {
-  std::vector<int> late = context.number > 0 ? LateInCollective(rank, context) : std::vector<int>();
-  if (context.number == 0) {
+  std::vector<int> late;
+  if (context.number > 0) {
+    late = EndsOfWaits(NotArrived(rank, context));
+  } else {
     for (int other = 0; other < layout_.size(); ++other) {
       if (other != peers_.rank() && (rank == kAnySource || rank == other)) late.push_back(other);
     }
@@ -112,63 +117,63 @@ std::vector<int> PeerWatchdog::LateRanks(int rank, const WaitContext& context) c
   for (int other = 0; other < layout_.size(); ++other) {
     if (other != peers_.rank() && IsStopped(other)) late.push_back(other);
   }
+  if (late.empty() && context.number > 0) late = EndsOfWaits({rank});
   if (late.empty()) late.push_back(rank);
   return late;
 }
 
-std::vector<int> PeerWatchdog::LateInCollective(int rank, const WaitContext& context) const {
-  std::vector<int> asked, late;
+std::vector<int> PeerWatchdog::NotArrived(int rank, const WaitContext& context) const {
   if (context.takes_from_one) {
-    if (layout_.entry_slot(rank, context.number).number() < context.number) asked.push_back(rank);
-  } else {
-    for (int other = 0; other < layout_.size(); ++other) {
-      if (other != peers_.rank() && !HasArrived(other, context)) asked.push_back(other);
-    }
+    const bool has_come = layout_.entry_slot(rank, context.number).number() >= context.number;
+    return has_come ? std::vector<int>() : std::vector<int>{rank};
   }
-  for (size_t i = 0; i < asked.size(); ++i) {
-    bool waits = false;
-    for (int other : IsStopped(asked[i]) ? std::vector<int>() : AwaitedBy(asked[i], context)) {
-      waits = true;
-      if (std::count(asked.begin(), asked.end(), other) == 0) asked.push_back(other);
-    }
-    if (!waits) late.push_back(asked[i]);
+  std::vector<int> absent;
+  for (int other = 0; other < layout_.size(); ++other) {
+    if (other != peers_.rank() && !HasArrived(other, context)) absent.push_back(other);
   }
-  std::sort(late.begin(), late.end());
-  return late;
+  return absent;
 }
 
-std::vector<int> PeerWatchdog::AwaitedBy(int rank, const WaitContext& context) const {
-  std::vector<int> awaited;
-  if (!layout_.has_joined(rank)) return awaited;
+std::vector<int> PeerWatchdog::EndsOfWaits(std::vector<int> ranks) const {
+  std::vector<int> ends;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const std::vector<int> awaited = AwaitedBy(ranks[i]);
+    if (awaited.empty()) ends.push_back(ranks[i]);
+    for (int other : awaited) {
+      if (std::count(ranks.begin(), ranks.end(), other) == 0) ranks.push_back(other);
+    }
+  }
+  std::sort(ends.begin(), ends.end());
+  return ends;
+}
+
+std::vector<int> PeerWatchdog::AwaitedBy(int rank) const {
+  const base::Liveness liveness = peers_.LivenessOf(rank);
+  if (liveness == base::Liveness::kStopped || liveness == base::Liveness::kDead) return {};
   const RankRegion& region = layout_.region(rank);
   const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
-  const bool is_in_collective = LastEntered(rank) > finished;
-  const int other = region.awaits.load(std::memory_order_relaxed) - 1;
-  if (is_in_collective && other >= 0) {
-    if (other < layout_.size() && other != peers_.rank()) awaited.push_back(other);
-    return awaited;
-  }
-  // It may have ended the collective that it is to settle, and had no entries to compare.
-  if (is_in_collective || context.counter != &RankRegion::collectives_settled ||
-      finished < context.needed_number) {
-    return awaited;
-  }
-  for (int absent = 0; absent < layout_.size(); ++absent) {
-    if (absent != rank && absent != peers_.rank() &&
-        layout_.entry_slot(absent, context.needed_number).number() < context.needed_number) {
-      awaited.push_back(absent);
+  const uint64_t number = finished + 1;
+  const EntrySlot& slot = layout_.entry_slot(rank, number);
+  const bool has_entered = slot.number() == number;
+  // Pairs with the release store in EntryRing::NoteWaiting.
+  const bool waits_to_enter = region.entering_number.load(std::memory_order_acquire) == number;
+  // Of another process, which may be broken.
+  const int32_t awaits = region.awaits.load(std::memory_order_relaxed);
+  if ((!has_entered && !waits_to_enter) || awaits <= 0 || awaits > layout_.size()) return {};
+  std::vector<int> awaited;
+  for (int other = 0; other < layout_.size(); ++other) {
+    if (other == rank || other == peers_.rank()) continue;
+    // One that waits for all says only for which it does so at present.
+    const bool is_awaited =
+        other == awaits - 1 || (has_entered && slot.meets() && !HasCome(other, number));
+    // One that has ended that collective owes it nothing: what stands there is of a rank that
+    // cannot run.
+    if (is_awaited &&
+        layout_.region(other).collectives_finished.load(std::memory_order_acquire) < number) {
+      awaited.push_back(other);
     }
   }
   return awaited;
-}
-
-uint64_t PeerWatchdog::LastEntered(int rank) const {
-  const RankRegion& region = layout_.region(rank);
-  const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
-  // Pairs with the release store in EntryRing::NoteWaiting.
-  const bool waits_before = region.entering_number.load(std::memory_order_acquire) == finished + 1;
-  const bool is_in_next = layout_.entry_slot(rank, finished + 1).number() == finished + 1;
-  return finished + (waits_before || is_in_next ? 1 : 0);
 }
 
 bool PeerWatchdog::IsStopped(int rank) const {
@@ -201,7 +206,7 @@ std::string PeerWatchdog::LastActivity(int rank) const {
 bool PeerWatchdog::LowerRankWaits(const WaitContext& context) const {
   for (int other = 0; context.number > 0 && other < peers_.rank(); ++other) {
     const bool has_finished = layout_.region(other).collectives_finished.load() >= context.number;
-    if (HasEntered(other, context) && !has_finished) return true;
+    if (HasCome(other, context.number) && !has_finished) return true;
   }
   return false;
 }

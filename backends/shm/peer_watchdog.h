@@ -49,18 +49,18 @@ class PeerWatchdog {
   absl::Status DescribeTimeout(int rank, const WaitContext& context) const;
   // The ranks that keep the wait from ending; never empty.
   std::vector<int> LateRanks(int rank, const WaitContext& context) const;
-  // Those of them that have not come, and those for which such ranks wait in their turn; only those
-  // that wait for nobody. Empty if all have come.
-  std::vector<int> LateInCollective(int rank, const WaitContext& context) const;
-  // The ranks for which a rank waits that keeps this one waiting.
-  std::vector<int> AwaitedBy(int rank, const WaitContext& context) const;
-  // The last collective to which a rank has come: it waits before it, is in it, or has ended it.
-  uint64_t LastEntered(int rank) const;
+  // The ranks that have not done what a wait in a collective is for, as far as that can be told.
+  std::vector<int> NotArrived(int rank, const WaitContext& context) const;
+  // From these ranks on to those for which they wait, and so on: those that wait for nobody. Empty
+  // if they wait for each other, as it may look for a moment.
+  std::vector<int> EndsOfWaits(std::vector<int> ranks) const;
+  // The ranks for which the collective of a rank waits, if it does.
+  std::vector<int> AwaitedBy(int rank) const;
   bool IsStopped(int rank) const;
   // "it is in all_reduce #5", "it is in no operation of this group, its last was barrier #4".
   std::string LastActivity(int rank) const;
 
-  bool HasEntered(int rank, const WaitContext& context) const;
+  bool HasCome(int rank, uint64_t number) const;
   bool HasArrived(int rank, const WaitContext& context) const;
   // "broadcast #5": the first of what this rank has given and must keep, because of `rank`.
   std::string NeededCall(int rank, const WaitContext& context) const;

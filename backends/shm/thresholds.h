@@ -130,6 +130,10 @@ inline constexpr size_t kTimedCopyMinBytes = 8 << 10;
 // cache still holds takes 20 and more.
 inline constexpr double kSlowCopyNanosPerLine = 14;
 inline constexpr int kCopyTrialInterval = 100;  // Copies past the caches before another trial.
+// So many of the last copies through the caches must have been slow. One in a hundred is by chance;
+// of a rank whose peers share its cache in part, every third may be.
+inline constexpr int kManySlowTrials = 3;
+inline constexpr int kRememberedTrials = 8;
 inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as always slow.
 
 // ---- Where the wait changes: see Waiter ----

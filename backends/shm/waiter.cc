@@ -71,9 +71,9 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
     awaits.store(rank + 1, std::memory_order_relaxed);
   }
   const absl::Cleanup end_wait = [&] {
-    if (!is_collective || collective_wait_->context == nullptr) return;
-    collective_wait_.reset();
+    if (!is_collective) return;
     awaits.store(0, std::memory_order_relaxed);
+    if (collective_wait_->context != nullptr) collective_wait_.reset();
   };
   while (true) {
     const absl::Status interruption = CheckInterrupt();

@@ -527,6 +527,32 @@ TEST_P(ShmWithSeveralTakersTest, ARankIsNamedForWhichAnotherWaits) {
   }
 }
 
+// Rank 1 waits for all, and the others for it alone.
+TEST_P(ShmWithSeveralTakersTest, AllRanksAreNamedForWhichAnotherWaits) {
+  const int size = this->size();
+  const int first_absent = size == 3 ? 2 : 3;
+  Countdown failed(1);
+  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    absl::Status status;
+    if (rank < first_absent) {
+      Spec gather{OpKind::kGather};
+      gather.root = 1;
+      status = RunAndWait(*backend, Build(gather, rank, size), {0, Deadline(kTimeout)}).status();
+      if (status.ok()) status = Broadcast(*backend, 1, 1, 5, kShort);
+      if (rank == 0) failed.Step();
+    }
+    failed.Wait();
+    return status;
+  });
+  std::vector<int> absent;
+  for (int rank = first_absent; rank < size; ++rank) absent.push_back(rank);
+  for (int rank = 0; rank < first_absent; ++rank) {
+    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+    EXPECT_EQ(RanksOf(statuses[rank]), absent) << statuses[rank];
+  }
+}
+
 // Rank 1 waits for the last rank in an earlier collective.
 TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForAnotherIsNotNamed) {
   const int size = this->size();

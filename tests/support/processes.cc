@@ -38,7 +38,8 @@ namespace {
 bool IsEnding(const std::filesystem::path& task) {
   constexpr unsigned kExiting = 0x4;  // PF_EXITING
   std::ifstream file(task / "stat");
-  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  std::string stat;
+  std::getline(file, stat, '\0');
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return true;  // It has gone.
   unsigned flags = 0;
