@@ -458,43 +458,30 @@ TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatHasNotGivenIsNamed) {
   }
 }
 
-// The others have taken all, and could not compare it with the last rank, which does not come.
-TEST_P(ShmWithSeveralTakersTest, ARankThatHasTakenAllIsNotNamed) {
+// The others have taken all, and could not compare it with the last ranks, which do not come.
+TEST_P(ShmWithSeveralTakersTest, AllRanksThatDoNotComeAreNamedAndNoOthers) {
   const int size = this->size();
-  Countdown failed(1);
-  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
-    const auto call = [&](uint64_t sequence) {
-      return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
-    };
-    absl::Status status;
-    if (rank < size - 1) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
-    if (rank == 0) failed.Step();
-    failed.Wait();
-    return status;
-  });
-  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
-  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 1)) << statuses[0];
-  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("it has not taken broadcast #0"));
-  for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
-}
-
-TEST_P(ShmWithSeveralTakersTest, AllRanksThatDoNotComeAreNamed) {
-  const int size = this->size();
-  Countdown failed(1);
-  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
-    const auto call = [&](uint64_t sequence) {
-      return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
-    };
-    absl::Status status;
-    if (rank < size - 2) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
-    if (rank == 0) failed.Step();
-    failed.Wait();
-    return status;
-  });
-  EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
-  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 2, size - 1)) << statuses[0];
+  for (const int absent : {1, 2}) {
+    const auto store = std::make_shared<HashStore>();
+    Countdown failed(1);
+    const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      const auto call = [&](uint64_t sequence) {
+        return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
+      };
+      absl::Status status;
+      if (rank < size - absent) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
+      if (rank == 0) failed.Step();
+      failed.Wait();
+      return status;
+    });
+    EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
+    const std::vector<int> late =
+        absent == 1 ? std::vector<int>{size - 1} : std::vector<int>{size - 2, size - 1};
+    EXPECT_EQ(RanksOf(statuses[0]), late) << statuses[0];
+    EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("it has not taken broadcast #0"));
+    for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
+  }
 }
 
 // The giver has all that it needs of the last rank, for which rank 1 waits.
