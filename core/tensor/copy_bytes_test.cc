@@ -34,11 +34,28 @@ void CopyAll() {
   }
 }
 
+// As many as main memory holds, with their ends anywhere in a page.
+void CopyManyPages() {
+  constexpr size_t kMargin = 64, kMost = (512 << 10) + 3 * 4096;
+  std::vector<uint8_t> from(kMost + kMargin), to(kMost + 2 * kMargin);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<uint8_t>(i * 2654435761u >> 24);
+  for (size_t bytes = (512 << 10) - 1; bytes < kMost; bytes += 1 + bytes % 700) {
+    const size_t i = bytes % kMargin, j = bytes * 37 % kMargin;
+    std::fill(to.begin(), to.end(), 0);
+    CopyBytes(to.data() + kMargin + i - kMargin / 2, from.data() + j, bytes);
+    const uint8_t* const copy = to.data() + kMargin + i - kMargin / 2;
+    ASSERT_EQ(std::memcmp(copy, from.data() + j, bytes), 0) << bytes;
+    ASSERT_EQ(copy[-1], 0) << bytes;
+    ASSERT_EQ(copy[bytes], 0) << bytes;
+  }
+}
+
 TEST(CopyBytesTest, CopiesAllAndNoMoreOnEveryInstructionSet) {
   for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
     SCOPED_TRACE(hwy::TargetName(target));
     hwy::SetSupportedTargetsForTest(target);
     CopyAll();
+    CopyManyPages();
   }
   hwy::SetSupportedTargetsForTest(0);
 }

@@ -514,55 +514,38 @@ TEST_P(ShmWithSeveralTakersTest, ARankIsNamedForWhichAnotherWaits) {
   }
 }
 
-// Rank 1 waits for all, and the others for it alone.
-TEST_P(ShmWithSeveralTakersTest, AllRanksAreNamedForWhichAnotherWaits) {
+// Rank 1 waits for all in an earlier collective; the others for it alone, or for all.
+TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForOthersIsNotNamedButThose) {
   const int size = this->size();
-  const int first_absent = size == 3 ? 2 : 3;
-  Countdown failed(1);
-  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
-    absl::Status status;
-    if (rank < first_absent) {
-      Spec gather{OpKind::kGather};
-      gather.root = 1;
-      status = RunAndWait(*backend, Build(gather, rank, size), {0, Deadline(kTimeout)}).status();
-      if (status.ok()) status = Broadcast(*backend, 1, 1, 5, kShort);
-      if (rank == 0) failed.Step();
-    }
-    failed.Wait();
-    return status;
-  });
-  std::vector<int> absent;
-  for (int rank = first_absent; rank < size; ++rank) absent.push_back(rank);
-  for (int rank = 0; rank < first_absent; ++rank) {
-    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
-    EXPECT_EQ(RanksOf(statuses[rank]), absent) << statuses[rank];
-  }
-}
-
-// Rank 1 waits for the last rank in an earlier collective.
-TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForAnotherIsNotNamed) {
-  const int size = this->size();
-  const int last = size - 1;
-  Countdown failed(1);
-  const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
-    absl::Status status;
-    if (rank < last) {
-      Spec gather{OpKind::kGather};
-      gather.root = 1;
-      status = RunAndWait(*backend, Build(gather, rank, size), {0, Deadline(kTimeout)}).status();
-      if (status.ok()) {
-        status = RunAndWait(*backend, Collective::Barrier(), {1, Deadline(kShort)}).status();
+  for (const OpKind kind : {OpKind::kBroadcast, OpKind::kBarrier}) {
+    for (int first_absent = 2; first_absent < size; ++first_absent) {
+      SCOPED_TRACE(absl::StrCat(Name(kind), " without those from ", first_absent, " on"));
+      const auto store = std::make_shared<HashStore>();
+      Countdown failed(1);
+      const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+        const auto call = [&](OpKind called, uint64_t sequence, absl::Duration timeout) {
+          Spec spec{called};
+          if (HasRoot(called)) spec.root = 1;
+          return RunAndWait(*backend, Build(spec, rank, size), {sequence, Deadline(timeout)})
+              .status();
+        };
+        absl::Status status;
+        if (rank < first_absent) {
+          status = call(OpKind::kGather, 0, kTimeout);
+          if (status.ok()) status = call(kind, 1, kShort);
+          if (rank == 0) failed.Step();
+        }
+        failed.Wait();
+        return status;
+      });
+      std::vector<int> absent;
+      for (int rank = first_absent; rank < size; ++rank) absent.push_back(rank);
+      for (int rank = 0; rank < first_absent; ++rank) {
+        EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+        EXPECT_EQ(RanksOf(statuses[rank]), absent) << statuses[rank];
       }
-      if (rank == 0) failed.Step();
     }
-    failed.Wait();
-    return status;
-  });
-  for (int rank = 0; rank < last; ++rank) {
-    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
-    EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(last)) << statuses[rank];
   }
 }
 
