@@ -72,16 +72,6 @@ absl::Status UseAll(Objects& objects) {
   return scope.status();
 }
 
-// Memory may go once the work is done.
-void AwaitDevice() {
-  const FakeCuda& fake = FakeCuda::Get();
-  CUcontext context = nullptr;
-  fake.Driver<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, 0);
-  fake.Driver<CUresult(CUcontext)>("cuCtxPushCurrent_v2")(context);
-  fake.Driver<CUresult()>("cuCtxSynchronize")();
-  fake.Driver<CUresult(CUcontext*)>("cuCtxPopCurrent_v2")(&context);
-}
-
 // Waits until what was let go of is given back.
 void AwaitReleases() { EXPECT_TRUE(TaskThread::Releases().AwaitIdle(Deadline(absl::Minutes(1)))); }
 
@@ -92,7 +82,7 @@ std::map<std::string, int64_t> CallsOfARun() {
   const absl::Status status = UseAll(objects);
   EXPECT_TRUE(status.ok()) << status;
   std::map<std::string, int64_t> calls = CallsSoFar();
-  AwaitDevice();
+  AwaitDevice(0);
   for (const auto& [function, count] : before) calls[function] -= count;
   return calls;
 }
@@ -118,7 +108,7 @@ TEST(DeviceRuntimeFaultsTest, EachFailureIsAnErrorThatNamesTheCallAndNothingIsLe
                                   CUDA_ERROR_OUT_OF_MEMORY);
         status = UseAll(objects);
         FakeCuda::Get().fail_next(function.c_str(), 0, 0);
-        AwaitDevice();
+        AwaitDevice(0);
       }
       // Where a context could not be popped, the thread has it still.
       while (FakeCuda::Get().context_depth() > 0) {

@@ -56,7 +56,7 @@ Console::Stream* Console::AddStream(LinePrefix prefix, Target target) {
 
 void Console::Feed(Stream* stream, absl::string_view bytes) {
   if (bytes.empty()) return;
-  if (stream->prefix.empty()) return Pass(stream, bytes);
+  if (stream->prefix.empty()) return FeedWithoutPrefix(stream, bytes);
   if (stream->held.empty()) stream->held_since = clock_.Now();
   stream->held.append(bytes.data(), bytes.size());
   absl::string_view rest = stream->held;
@@ -75,6 +75,25 @@ void Console::Feed(Stream* stream, absl::string_view bytes) {
     stream->held = std::string(rest);
     stream->held_since = clock_.Now();
   }
+}
+
+void Console::FeedWithoutPrefix(Stream* stream, absl::string_view bytes) {
+  const bool has_company = std::any_of(streams_.begin(), streams_.end(), [&](const auto& other) {
+    return other.get() != stream && other->prefix.empty() && other->target == stream->target;
+  });
+  const size_t held = stream->held.size();
+  const size_t end = has_company ? bytes.find_last_of("\r\n") + 1 : bytes.size();
+  if (end == 0 && held + bytes.size() <= kMaxHeld) {
+    if (held == 0) stream->held_since = clock_.Now();
+    stream->held.append(bytes.data(), bytes.size());
+    return;
+  }
+  const std::string whole =
+      absl::StrCat(std::exchange(stream->held, ""), bytes.substr(0, end == 0 ? bytes.npos : end));
+  Pass(stream, whole);
+  if (end == 0 || end == bytes.size()) return;
+  stream->held = std::string(bytes.substr(end));
+  stream->held_since = clock_.Now();
 }
 
 void Console::Pass(Stream* stream, absl::string_view bytes) {
@@ -149,6 +168,7 @@ void Console::FlushHeld() {
 
 void Console::ShowHeld(Stream* stream) {
   if (stream->held.empty()) return;
+  if (stream->prefix.empty()) return Pass(stream, std::exchange(stream->held, ""));
   std::string shown;
   Show(stream, stream->held, Terminator::kNone, &shown);
   stream->held.clear();

@@ -32,8 +32,10 @@ class TextSink {
 // because the bar overwrites it too. Text without an end of line is held back for kHoldTime. If
 // another stream writes after that, the unfinished line is ended first.
 //
-// A stream without a prefix is copied as it arrives, byte by byte; only the launcher's own lines
-// are kept apart from it.
+// Nothing is added to a stream without a prefix; only the launcher's own lines are kept apart from
+// it. If there is no other such stream for its output, it is copied as it arrives. If there is, its
+// lines too are written as a whole, and text without an end of line is held back for kHoldTime:
+// Python without buffers writes a line in pieces, and pieces of two workers would be mixed.
 //
 // While a sink is full(), whole lines are dropped. A line in their place has the number.
 class Console {
@@ -69,6 +71,7 @@ class Console {
   enum class Terminator { kNone, kNewline, kReturn };
   struct Line;
 
+  void FeedWithoutPrefix(Stream* stream, absl::string_view bytes);
   void Pass(Stream* stream, absl::string_view bytes);
   // Appends to `shown` what must be written to the stream's sink.
   void Show(Stream* stream, absl::string_view text, Terminator terminator, std::string* shown);

@@ -162,6 +162,29 @@ TEST_F(ConsoleTest, NothingIsAddedToStreamsWithoutPrefix) {
   EXPECT_EQ(terminal.text, "ab\rc\nnote\n");
 }
 
+TEST_F(ConsoleTest, LinesOfSeveralStreamsWithoutPrefixAreNotMixed) {
+  Console::Stream* first = console_.AddStream("", Console::Target::kErr);
+  Console::Stream* second = console_.AddStream("", Console::Target::kErr);
+  console_.Feed(first, "1");
+  console_.Feed(second, "2");
+  console_.Feed(first, " one\n");
+  console_.Feed(second, " two\nmore");
+  EXPECT_EQ(err_.text, "1 one\n2 two\n");
+  clock_.Advance(Console::kHoldTime);
+  console_.FlushHeld();
+  EXPECT_EQ(err_.text, "1 one\n2 two\nmore");
+  console_.Feed(first, std::string(100000, 'x'));  // No line is held back without end.
+  EXPECT_EQ(err_.text, absl::StrCat("1 one\n2 two\nmore", std::string(100000, 'x')));
+  err_.text.clear();
+  console_.Feed(second, "the rest");
+  console_.End(first);
+  console_.Feed(second, "!");  // It is alone now.
+  EXPECT_EQ(err_.text, "the rest!");
+  console_.Feed(second, "a");
+  console_.End(second);
+  EXPECT_EQ(err_.text, "the rest!a");
+}
+
 TEST_F(ConsoleTest, TheLaunchersOwnLinesStandAlone) {
   Console::Stream* error = console_.AddStream("[rank0]: ", Console::Target::kErr);
   console_.Feed(error, "10%\r");

@@ -534,7 +534,10 @@ TEST(StagedTensorsTest, ACallWhoseDeviceStandsStillEndsAtItsDeadline) {
 
 TEST(StagedTensorsTest, WithoutPinnedMemoryTheCallFailsOnAllRanks) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  // An allocation is tried again if there is memory that is being given back.
+  // An allocation is tried again if there is memory that is being given back. Calls of the tests
+  // before may have left work to the devices, whose end lets go of memory.
+  for (const int device : {0, 1}) device::AwaitDevice(device);
+  EXPECT_TRUE(device::TaskThread::Callbacks().AwaitIdle(Deadline(absl::Minutes(1))));
   EXPECT_TRUE(device::TaskThread::Releases().AwaitIdle(Deadline(absl::Minutes(1))));
   device::FakeCuda::Get().fail_next("cuMemHostAlloc", 1, kCudaErrorOutOfMemory);
   const auto outcomes = RunRanksOnDevices("shm", 2, [](ProcessGroup& group) -> absl::Status {

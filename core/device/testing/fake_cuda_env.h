@@ -3,6 +3,7 @@
 #ifndef SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
 #define SYNCLINE_CORE_DEVICE_TESTING_FAKE_CUDA_ENV_H_
 
+#include "core/device/cuda_types.h"
 #include "core/device/testing/fake_cuda/fake_cuda.h"
 #include "gtest/gtest.h"
 
@@ -52,6 +53,17 @@ struct FakeCuda {
 
   void* library_;
 };
+
+// Waits until a device has done all work that it was given, which may hold memory until then.
+inline void AwaitDevice(int index) {
+  const FakeCuda& fake = FakeCuda::Get();
+  CUcontext context = nullptr;
+  fake.Driver<CUresult(CUcontext*, CUdevice)>("cuDevicePrimaryCtxRetain")(&context, index);
+  fake.Driver<CUresult(CUcontext)>("cuCtxPushCurrent_v2")(context);
+  fake.Driver<CUresult()>("cuCtxSynchronize")();
+  fake.Driver<CUresult(CUcontext*)>("cuCtxPopCurrent_v2")(&context);
+  fake.Driver<CUresult(CUdevice)>("cuDevicePrimaryCtxRelease_v2")(index);
+}
 
 // Keeps the streams of a device from beginning an item, for as long as it lives.
 class HeldStreams {
