@@ -42,7 +42,6 @@ void NontemporalCopy(void* to, const void* from, size_t bytes) {
 }
 
 void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
-  // Threads may lose each other's decrements: then the next trial comes a little later.
   const int left = until_trial_.load(std::memory_order_relaxed);
   if (left > 0) {
     until_trial_.store(left - 1, std::memory_order_relaxed);

@@ -40,13 +40,15 @@ class AdaptiveCopier {
   // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether the last kSlowTrials trials were slow: since the cores share no cache. If so the next
-  // copy is a trial again, and this is false until that is slow too.
-  bool TakeAlwaysSlow() {
+  // Whether to have others read by CMA what could be copied, as the last kSlowTrials trials were
+  // slow: the cores share no cache. Once in kCmaTrialInterval calls it is false all the same, and
+  // the next copy is a trial.
+  bool PrefersCma() {
     if ((slow_trials_.load(std::memory_order_relaxed) & kAllSlow) != kAllSlow) return false;
-    slow_trials_.store(kAllSlow >> 1, std::memory_order_relaxed);
-    until_trial_.store(0, std::memory_order_relaxed);
-    return true;
+    const int left = until_copy_.load(std::memory_order_relaxed);
+    until_copy_.store(left > 0 ? left - 1 : kCmaTrialInterval, std::memory_order_relaxed);
+    if (left == 0) until_trial_.store(0, std::memory_order_relaxed);
+    return left > 0;
   }
 
  private:
@@ -55,8 +57,10 @@ class AdaptiveCopier {
 
   void CopyTimed(void* to, const void* from, size_t bytes);
 
-  // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data.
+  // Copies until the next trial. Relaxed, as the next: they are guesses, and order no data. Threads
+  // may lose each other's decrements: then the next trial comes a little later.
   std::atomic<int> until_trial_{0};
+  std::atomic<int> until_copy_{kCmaTrialInterval};  // Calls of PrefersCma until it is false.
   std::atomic<uint32_t> slow_trials_{0};  // Of the last, a bit for each; of the very last 1.
 };
 

@@ -84,10 +84,11 @@ absl::StatusOr<bool> DirectAccess::ExchangeHandles(size_t bytes, bool may_be_map
 }
 
 bool DirectAccess::OffersAddress(OpKind kind, size_t bytes) {
-  const bool offers = group_.OffersAddress(kind, bytes, slow_calls_ > 0) && until_offer_ == 0;
-  if (slow_calls_ > 0) --slow_calls_;
-  if (until_offer_ > 0) --until_offer_;
-  return offers;
+  if (until_offer_ > 0) {
+    --until_offer_;
+    return false;
+  }
+  return group_.OffersAddress(kind, bytes, copier_);
 }
 
 void DirectAccess::StageAddress(CollectiveEntry& entry, size_t largest,

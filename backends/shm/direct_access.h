@@ -34,7 +34,8 @@ namespace syncline::shm {
 // to its bounce buffer while it waits for others to be done. That owner offers no address for the
 // next kDirectTrialInterval calls.
 //
-// Borrows the group; not thread-safe.
+// Borrows the group, and the copier with which this rank copies to buffers otherwise; not
+// thread-safe.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const bool direct,
 //                             access.Exchange(entry, bytes, readable, own, bytes_of));
@@ -43,8 +44,9 @@ namespace syncline::shm {
 //   return access.Finish(readable, entry.context());
 class DirectAccess {
  public:
-  explicit DirectAccess(ShmGroup& group)
+  DirectAccess(ShmGroup& group, AdaptiveCopier& copier)
       : group_(group),
+        copier_(copier),
         layout_(group.layout()),
         registrations_(group),
         mapped_(layout_.size()),
@@ -84,10 +86,6 @@ class DirectAccess {
 
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const WaitContext& context);
 
-  // Call it when copies of this rank to the rings are slow: the next kCmaTrialInterval calls then
-  // go by address, where that may pay.
-  void NoteSlowCopies() { slow_calls_ = kCmaTrialInterval; }
-
  private:
   int rank() const { return group_.rank(); }
   int size() const { return layout_.size(); }
@@ -110,6 +108,7 @@ class DirectAccess {
   absl::Status AwaitSteps(int rank, uint64_t steps, const WaitContext& context);
 
   ShmGroup& group_;
+  AdaptiveCopier& copier_;
   const SegmentLayout& layout_;
   RegistrationCache registrations_;
   uint64_t steps_ = 0;  // Made in all direct collectives that have ended.
@@ -126,7 +125,6 @@ class DirectAccess {
   int being_served_ = -1;         // The rank that has not taken its answer yet, or -1.
   uint64_t requests_ = 0;         // That this rank has made.
   int until_offer_ = 0;           // Calls until this rank offers its tensors by address again.
-  int slow_calls_ = 0;            // Calls that go by address since copies were slow.
 
   // Copies to this rank's own tensor, which others read: of what it reduced, and of what it
   // gathered. They differ in who holds the lines, so each has a trial of its own.

@@ -104,7 +104,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext
   } else if (is_eager) {
     copier_.Copy(layout_.eager_payload(rank(), slot.eager_payload()), tensor.data(), bytes);
   } else {
-    const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, CopiesAreSlow());
+    const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, copier_);
     slot.set_address(may_be_read ? reinterpret_cast<uint64_t>(tensor.data()) : 0);
   }
   // The next send will write the next slot, which was fetched during the last one, and look at the
@@ -402,14 +402,6 @@ bool PointToPoint::MatchUnexpected(PostedReceive& mine) {
   }
   queue.unexpected.erase(oldest);
   return true;
-}
-
-bool PointToPoint::CopiesAreSlow() {
-  if (copier_.TakeAlwaysSlow()) slow_messages_.store(kCmaTrialInterval, std::memory_order_relaxed);
-  // Threads may lose each other's decrements: then the next trial comes a little later.
-  const int left = slow_messages_.load(std::memory_order_relaxed);
-  if (left > 0) slow_messages_.store(left - 1, std::memory_order_relaxed);
-  return left > 0;
 }
 
 absl::StatusOr<bool> PointToPoint::TryReadByAddress(const Tensor& tensor, int src,

@@ -36,8 +36,8 @@ namespace syncline::shm {
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has
 //                matched the slot, the sender pipelines the data through a buffer of its own. One
 //                message to each rank is transferred at a time, so that a receiver that stands
-//                still holds up nobody else. Where ranks share cores that share no cache,
-//                the receiver reads the sender's tensor by CMA instead: CmaMayPay of thresholds.h.
+//                still holds up nobody else. From Tuning::cma_threshold of thresholds.h on, which
+//                is for measurements, the receiver reads the sender's tensor by CMA instead.
 //
 // Receives match messages by sender and tag, in the order of sending (see MPI 4.0, section 3.5): a
 // message that comes before its receive waits in the unexpected-message queue of its sender, and a
@@ -139,8 +139,6 @@ class PointToPoint {
                               const WaitContext& context);
   absl::Status RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                               const WaitContext& context);
-  // Whether copies of this rank to shared memory were slow, in one of the last messages.
-  bool CopiesAreSlow();
   // Reads a message whose slot is posted from the sender's tensor, and hands the slot back. False
   // if that cannot be read: then nothing has changed but the contents of `tensor`.
   absl::StatusOr<bool> TryReadByAddress(const Tensor& tensor, int src, MessageSlot& slot,
@@ -220,7 +218,6 @@ class PointToPoint {
   // By rendezvous buffer: the rank to which it carries a message; -1 if it is free.
   std::vector<int> rendezvous_peers_ ABSL_GUARDED_BY(claims_mutex_);
   AdaptiveCopier copier_;
-  std::atomic<int> slow_messages_{0};  // That go by address since copies were slow.
 
   // Guards what this rank receives with, except the atomics.
   base::BiasedMutex match_mutex_;

@@ -67,7 +67,6 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
                                            const Body& body) {
   CollectiveEntry entry(entry_ring_, context, bytes);
   const absl::Status status = body(entry);
-  if (ABSL_PREDICT_FALSE(copier_.TakeAlwaysSlow())) direct_.NoteSlowCopies();
   RecordCall(context, layout_.region(rank()).last_call);
   entry_ring_.Finish();
   PrefetchNext(entry);

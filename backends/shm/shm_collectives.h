@@ -35,8 +35,8 @@ namespace syncline::shm {
 //                buffer, above in the ring of large ones. collective_entry.h, EagerRing of
 //                buffer_rings.h.
 //   direct       N above, and ranks read each other's tensors where they are: those in shared
-//                memory that they map (D, R below), those in ordinary memory by CMA, if
-//                copies to the rings are always slow: CmaMayPay of thresholds.h. direct_access.h.
+//                memory that they map (D, R below), those in ordinary memory by CMA, where that
+//                pays: CmaMayPay of thresholds.h. direct_access.h.
 //   pipeline     all else: ranks move their data through rings of buffers, in chunks that fit a
 //                core's cache. A rank fills its buffers and reads those of others, so that all
 //                cores work all the time and main memory is only accessed for the users' tensors.
@@ -82,7 +82,7 @@ class ShmCollectives {
         layout_(group.layout()),
         entry_ring_(group, compares_at_once),
         chunk_ring_(layout_.sizes()),
-        direct_(group) {}
+        direct_(group, copier_) {}
 
   absl::Status Broadcast(const Tensor& tensor, int root, const CallContext& context);
   absl::Status AllReduce(const Tensor& tensor, ReduceOp op, const CallContext& context);
@@ -188,8 +188,8 @@ class ShmCollectives {
   EntryRing entry_ring_;
   uint64_t chunks_ = 0;  // Of all collectives that have ended.
   ChunkRing chunk_ring_;
+  AdaptiveCopier copier_;  // To buffers.
   DirectAccess direct_;
-  AdaptiveCopier copier_;
 };
 
 }  // namespace syncline::shm

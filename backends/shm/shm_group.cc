@@ -66,11 +66,11 @@ void ShmGroup::Leave(absl::string_view reason) {
   base::WakeAll(own.message_event);
 }
 
-bool ShmGroup::OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) const {
+bool ShmGroup::OffersAddress(OpKind kind, size_t bytes, AdaptiveCopier& copier) const {
   if (!cross_memory_.is_readable()) return false;
   const size_t always = layout_.sizes().cma;
   if (always > 0) return bytes >= always;
-  return copies_are_slow && CmaMayPay(kind, bytes, waiter_.is_oversubscribed());
+  return CmaMayPay(kind, bytes, waiter_.is_oversubscribed()) && copier.PrefersCma();
 }
 
 absl::StatusOr<bool> ShmGroup::ReadByAddress(int rank, uint64_t address, void* to, size_t bytes,

@@ -7,6 +7,7 @@
 #include "absl/strings/string_view.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
+#include "backends/shm/adaptive_copier.h"
 #include "backends/shm/cross_memory.h"
 #include "backends/shm/failure_cell.h"
 #include "backends/shm/peer_watchdog.h"
@@ -35,8 +36,8 @@ class ShmGroup {
   FailureCell& failure_cell() { return failure_cell_; }
   const CrossMemory& cross_memory() const { return cross_memory_; }
   // Whether this rank offers a tensor to be read by CMA in an operation of `kind`, where that is
-  // possible. `copies_are_slow`: its copies to shared memory were, in one of the last calls.
-  bool OffersAddress(OpKind kind, size_t bytes, bool copies_are_slow) const;
+  // possible, instead of copying it by `copier`.
+  bool OffersAddress(OpKind kind, size_t bytes, AdaptiveCopier& copier) const;
   // May be changed only while no thread waits.
   backends::PeerProcesses& processes() { return processes_; }
 

@@ -19,19 +19,7 @@ Tuning ReadTuning() {
 }
 
 bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {
-  if (bytes < kCmaMinBytes) return false;
-  switch (kind) {
-    case OpKind::kBroadcast:
-    case OpKind::kScatter:
-      return bytes < kRootedDirectAccessMaxBytes;
-    case OpKind::kAllGather:
-    case OpKind::kAllToAll:
-      return true;
-    case OpKind::kSend:
-      return is_oversubscribed;
-    default:
-      return false;
-  }
+  return kind == OpKind::kAllToAll && is_oversubscribed && bytes >= kCmaMinBytes;
 }
 
 }  // namespace syncline::shm

@@ -58,12 +58,13 @@ inline constexpr int kDirectTrialInterval = 200;  // Calls.
 // each chunk (Rabenseifner), so that every element is reduced once.
 inline constexpr int kFullReduceMaxRanks = 2;
 
-// From here on data in ordinary memory may be read by CMA (see cross_memory.h). Between cores that
-// share a cache two copies through the rings take less time than one copy by the kernel: with 2
-// ranks 0.26 to 0.9 of its time, whatever the operation and size (64 MiB of all_to_all 1.02); to
-// measure it, compare the systems syncline-shm-rings and syncline-shm-cma of `./bazelw run
-// //benchmarks/collectives -- --ways in-a-row`. So ranks take CMA only where copies to the
-// rings are always slow, which shows that cores share none: for the next kCmaTrialInterval calls.
+// From here on data in ordinary memory may be read by CMA (see cross_memory.h). Two copies through
+// the rings nearly always take less time than one by the kernel: between two cores that share a
+// cache 0.26 to 0.9 of its time, between two that share none, where ranks write past the caches,
+// 0.5 to 0.95, whatever the operation and size. To measure it, compare the systems
+// syncline-shm-rings and syncline-shm-cma of `./bazelw run //benchmarks/collectives -- --ways
+// in-a-row`. It pays in all_to_all of ranks that share cores which share no cache: CMA takes 0.6 to
+// 0.85 of the time there with 4 ranks on 2 cores.
 inline constexpr size_t kCmaMinBytes = 128 << 10;
 inline constexpr int kCmaTrialInterval = 200;  // Calls.
 
@@ -225,8 +226,7 @@ struct Tuning {
 Tuning ReadTuning();
 
 // Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA
-// where cores share no cache. Reductions do not, nor what a root gathers: there the rings have all
-// cores work. Nor do messages, unless ranks share cores (`is_oversubscribed`).
+// where cores share no cache.
 bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed);
 
 }  // namespace syncline::shm

@@ -140,9 +140,10 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ShmCmaTest, testing::Values(2, 3, 7),
 
 TEST_P(ShmCmaTest, EveryRankCanReadEveryOther) {
   shm::ShmRanks ranks(GetParam());
+  shm::AdaptiveCopier copier;
   for (int rank = 0; rank < GetParam(); ++rank) {
     EXPECT_TRUE(ranks.group(rank).cross_memory().CanReadAll());
-    EXPECT_TRUE(ranks.group(rank).OffersAddress(OpKind::kBroadcast, kPart, false));
+    EXPECT_TRUE(ranks.group(rank).OffersAddress(OpKind::kBroadcast, kPart, copier));
   }
 }
 
@@ -268,7 +269,8 @@ TEST(ShmCmaPolicyTest, ARankThatIsOffNeitherReadsNorIsRead) {
   EXPECT_FALSE(ranks.group(0).cross_memory().CanRead(2));
   EXPECT_FALSE(ranks.group(0).cross_memory().CanReadAll());
   EXPECT_FALSE(ranks.group(2).cross_memory().CanRead(0));
-  EXPECT_FALSE(ranks.group(2).OffersAddress(OpKind::kBroadcast, kPart, true));
+  shm::AdaptiveCopier copier;
+  EXPECT_FALSE(ranks.group(2).OffersAddress(OpKind::kBroadcast, kPart, copier));
 }
 
 TEST(ShmCmaPolicyTest, OffHasAllTakeTheRings) {
