@@ -57,8 +57,7 @@ void AdaptiveCopier::CopyTimed(void* to, const void* from, size_t bytes) {
   const uint32_t before = slow_trials_.load(std::memory_order_relaxed);
   const uint32_t trials = (before << 1 | (is_slow ? 1 : 0)) & kTrialsMask;
   if (trials != before) slow_trials_.store(trials, std::memory_order_relaxed);
-  // Fewer may have met a page that was touched for the first time, or another thread's turn.
-  if (is_slow && __builtin_popcount(trials) >= kManySlowTrials) {
+  if (is_slow && AreSlow(trials)) {
     until_trial_.store(kCopyTrialInterval, std::memory_order_relaxed);
   }
 }

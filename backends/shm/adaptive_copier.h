@@ -40,11 +40,10 @@ class AdaptiveCopier {
   // Whether the next copy of at least kTimedCopyMinBytes bytes will go past the caches.
   bool bypasses_caches() const { return until_trial_.load(std::memory_order_relaxed) > 0; }
 
-  // Whether to have others read by CMA what could be copied, as the last kSlowTrials trials were
-  // slow: the cores share no cache. Once in kCmaTrialInterval calls it is false all the same, and
-  // the next copy is a trial.
+  // Whether to have others read by CMA what could be copied, as copies through the caches are slow.
+  // Once in kCmaTrialInterval calls it is false all the same, and the next copy is a trial.
   bool PrefersCma() {
-    if ((slow_trials_.load(std::memory_order_relaxed) & kAllSlow) != kAllSlow) return false;
+    if (!AreSlow(slow_trials_.load(std::memory_order_relaxed))) return false;
     const int left = until_copy_.load(std::memory_order_relaxed);
     until_copy_.store(left > 0 ? left - 1 : kCmaTrialInterval, std::memory_order_relaxed);
     if (left == 0) until_trial_.store(0, std::memory_order_relaxed);
@@ -52,8 +51,10 @@ class AdaptiveCopier {
   }
 
  private:
-  static constexpr uint32_t kAllSlow = (1 << kSlowTrials) - 1;
   static constexpr uint32_t kTrialsMask = (1 << kRememberedTrials) - 1;
+
+  // Fewer may have met a page that was touched for the first time, or another thread's turn.
+  static bool AreSlow(uint32_t trials) { return __builtin_popcount(trials) >= kManySlowTrials; }
 
   void CopyTimed(void* to, const void* from, size_t bytes);
 

@@ -36,8 +36,8 @@ namespace syncline::shm {
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has
 //                matched the slot, the sender pipelines the data through a buffer of its own. One
 //                message to each rank is transferred at a time, so that a receiver that stands
-//                still holds up nobody else. From Tuning::cma_threshold of thresholds.h on, which
-//                is for measurements, the receiver reads the sender's tensor by CMA instead.
+//                still holds up nobody else. Where that pays (CmaMayPay of thresholds.h) the
+//                receiver reads the sender's tensor by CMA instead.
 //
 // Receives match messages by sender and tag, in the order of sending (see MPI 4.0, section 3.5): a
 // message that comes before its receive waits in the unexpected-message queue of its sender, and a

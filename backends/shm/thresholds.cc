@@ -19,7 +19,8 @@ Tuning ReadTuning() {
 }
 
 bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed) {
-  return kind == OpKind::kAllToAll && is_oversubscribed && bytes >= kCmaMinBytes;
+  if (!is_oversubscribed || bytes < kCmaMinBytes) return false;
+  return kind == OpKind::kAllToAll || (kind == OpKind::kSend && bytes <= kCmaMaxMessageBytes);
 }
 
 }  // namespace syncline::shm

@@ -63,9 +63,10 @@ inline constexpr int kFullReduceMaxRanks = 2;
 // cache 0.26 to 0.9 of its time, between two that share none, where ranks write past the caches,
 // 0.5 to 0.95, whatever the operation and size. To measure it, compare the systems
 // syncline-shm-rings and syncline-shm-cma of `./bazelw run //benchmarks/collectives -- --ways
-// in-a-row`. It pays in all_to_all of ranks that share cores which share no cache: CMA takes 0.6 to
-// 0.85 of the time there with 4 ranks on 2 cores.
+// in-a-row`. It pays where ranks share cores that share no cache, in all_to_all and for messages:
+// with 4 ranks on 2 cores it takes 0.7 to 1.0 of the time there.
 inline constexpr size_t kCmaMinBytes = 128 << 10;
+inline constexpr size_t kCmaMaxMessageBytes = 512 << 10;
 inline constexpr int kCmaTrialInterval = 200;  // Calls.
 
 // What a rank reads by CMA at a time where it reduces: of each other rank so much stays in a core's
@@ -135,7 +136,6 @@ inline constexpr int kCopyTrialInterval = 100;  // Copies past the caches before
 // of a rank whose peers share its cache in part, every third may be.
 inline constexpr int kManySlowTrials = 3;
 inline constexpr int kRememberedTrials = 8;
-inline constexpr int kSlowTrials = 4;  // In a row, after which copies count as always slow.
 
 // ---- Where the wait changes: see Waiter ----
 
@@ -225,8 +225,8 @@ struct Tuning {
 // on all ranks: the layout of the segment depends on it.
 Tuning ReadTuning();
 
-// Whether an operation of `bytes`, as in the table of shm_collectives.h, may take less time by CMA
-// where cores share no cache.
+// Whether an operation of `bytes`, as in the table of shm_collectives.h, takes less time by CMA
+// where copies to the rings are slow.
 bool CmaMayPay(OpKind kind, size_t bytes, bool is_oversubscribed);
 
 }  // namespace syncline::shm
