@@ -99,10 +99,15 @@ absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext
   slot.dtype = static_cast<uint16_t>(tensor.dtype());
   const bool is_inline = bytes <= kInlineMaxBytes;
   const bool is_eager = is_inline || slot.eager_payload() < kEagerPayloads;
+  char* payload = nullptr;
+  size_t copied = 0;
   if (is_inline) {
     if (bytes > 0) std::memcpy(slot.inline_data, tensor.data(), bytes);
   } else if (is_eager) {
-    copier_.Copy(layout_.eager_payload(rank(), slot.eager_payload()), tensor.data(), bytes);
+    payload = layout_.eager_payload(rank(), slot.eager_payload());
+    copied = FirstPiece(bytes);
+    copier_.Copy(payload, tensor.data(), copied);
+    slot.position.store(copied, std::memory_order_relaxed);
   } else {
     const bool may_be_read = group_.OffersAddress(OpKind::kSend, bytes, copier_);
     slot.set_address(may_be_read ? reinterpret_cast<uint64_t>(tensor.data()) : 0);
@@ -113,12 +118,20 @@ absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext
   const MessageSlot& after_next =
       layout_.message_slot(rank(), dst, SlotAfter(slot.next, PreferredSlots()));
   const char* next_payload = nullptr;
-  if (is_eager && !is_inline) {
+  if (payload != nullptr) {
     next_payload = layout_.eager_payload(rank(), (slot.eager_payload() + 1) % kEagerPayloads);
   }
   // Pairs with the acquire load in HasIncomingFrom: the receiver sees all fields and the data.
   slot.state.store(MessageSlot::kPosted, std::memory_order_release);
   NotifyOfMessage(dst);
+  while (payload != nullptr && copied < bytes) {
+    const size_t piece = std::min(kEagerPieceBytes, bytes - copied);
+    copier_.Copy(payload + copied, tensor.data_as<char>() + copied, piece);
+    copied += piece;
+    // Pairs with the acquire load in TakePayload. With the last piece the slot is the receiver's.
+    slot.position.store(copied, std::memory_order_release);
+    group_.waiter().Notify(layout_.region(dst).message_event);
+  }
   PrefetchToWrite(&after_next);
   // The same for the data, of which the receiver of an earlier message has the lines.
   const size_t fetched = next_payload == nullptr ? 0 : std::min(bytes, kPrefetchedPayloadBytes);
@@ -184,13 +197,33 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
   if (!is_inline && bytes > layout_.sizes().eager_payload) {
     return group_.FailDamaged(mine.sender, absl::StrCat("an eager message of ", bytes, " bytes"));
   }
-  const char* const data =
-      is_inline ? slot.inline_data : layout_.eager_payload(mine.sender, slot.eager_payload());
-  tensor::CopyBytes(tensor.data(), data, bytes);
+  if (is_inline) {
+    tensor::CopyBytes(tensor.data(), slot.inline_data, bytes);
+  } else {
+    SYNCLINE_RETURN_IF_ERROR(TakePayload(tensor, mine.sender, slot, context));
+  }
   // After the last read of the data. Pairs with the acquire load in Reclaim.
   slot.state.store(MessageSlot::kReceived, std::memory_order_release);
   group_.waiter().Notify(layout_.region(mine.sender).message_event);
   return mine.sender;
+}
+
+absl::Status PointToPoint::TakePayload(const Tensor& tensor, int src, const MessageSlot& slot,
+                                       const WaitContext& context) {
+  const char* const data = layout_.eager_payload(src, slot.eager_payload());
+  base::EventCount& own_event = layout_.region(rank()).message_event;
+  for (size_t done = 0; done < tensor.nbytes();) {
+    // Pairs with the release stores in Send.
+    const auto copied = [&] { return slot.position.load(std::memory_order_acquire); };
+    if (copied() <= done) {
+      SYNCLINE_RETURN_IF_ERROR(
+          group_.waiter().AwaitMessage(own_event, src, context, [&] { return copied() > done; }));
+    }
+    const size_t end = std::min<size_t>(copied(), tensor.nbytes());
+    tensor::CopyBytes(tensor.data_as<char>() + done, data + done, end - done);
+    done = end;
+  }
+  return absl::OkStatus();
 }
 
 // The receiver follows the chain of slots, so a slot is posted only after its successor has been
@@ -359,6 +392,8 @@ bool PointToPoint::Buffer(int source, UnexpectedMessage& message) {
   const bool is_inline = bytes <= kInlineMaxBytes;
   const uint64_t payload = is_inline ? 0 : slot.eager_payload();
   if (bytes > most || payload >= kEagerPayloads) return false;
+  // The rest of it is being copied.
+  if (!is_inline && slot.position.load(std::memory_order_acquire) != bytes) return false;
   const char* const data = is_inline ? slot.inline_data : layout_.eager_payload(source, payload);
   auto buffered = std::make_unique<BufferedMessage>();
   buffered->data.assign(data, data + bytes);
@@ -459,7 +494,7 @@ absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, Message
       return progress.read.load(std::memory_order_acquire) >= position;
     });
   };
-  slot.start = start;
+  slot.position.store(start, std::memory_order_relaxed);
   slot.buffer = static_cast<uint16_t>(buffer);
   // Pairs with the acquire load at the beginning of RecvRendezvous.
   slot.state.store(MessageSlot::kTransferring, std::memory_order_release);
@@ -497,7 +532,7 @@ absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, Message
   // As in SendRendezvous: the two sizes are equal, since the message fits.
   const size_t capacity = layout_.sizes().rendezvous_buffer, bytes = tensor.nbytes();
   const size_t chunk = RendezvousChunk(bytes);
-  const uint64_t start = slot.start;
+  const uint64_t start = slot.position.load(std::memory_order_relaxed);
   const int buffer = slot.buffer;
   if (buffer >= layout_.sizes().rendezvous_buffers) {
     return group_.FailDamaged(src, absl::StrCat("the rendezvous buffer ", buffer));

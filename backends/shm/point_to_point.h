@@ -32,7 +32,8 @@ namespace syncline::shm {
 //   eager        up to sizes().eager_payload, which is kEagerMessageMaxBytes in groups of up to 4
 //                ranks and less in larger ones: the sender copies them to one of its eager payload
 //                buffers, and returns; it waits only if very many messages to the rank have not
-//                been received.
+//                been received. Where each rank has a core, it posts the slot of a longer one
+//                after the first piece, so that the receiver takes that meanwhile.
 //   rendezvous   longer ones, and those for which no payload buffer is free: once a receive has
 //                matched the slot, the sender pipelines the data through a buffer of its own. One
 //                message to each rank is transferred at a time, so that a receiver that stands
@@ -130,6 +131,15 @@ class PointToPoint {
   bool Reclaim(MessageSlot& slot) ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
   uint64_t ClaimEagerPayload(MessageSlot& slot, size_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(claims_mutex_);
+  // What an eager send of `bytes` copies before it posts the slot.
+  size_t FirstPiece(size_t bytes) const {
+    const bool has_pieces = bytes > 2 * kEagerPieceBytes && !group_.waiter().is_oversubscribed();
+    return has_pieces ? kEagerPieceBytes : bytes;
+  }
+  // Copies an eager message from the sender's payload buffer as it comes. Errors: those of
+  // Waiter::Await.
+  absl::Status TakePayload(const Tensor& tensor, int src, const MessageSlot& slot,
+                           const WaitContext& context);
   // A buffer for a rendezvous with `dst`; -1 while another one with it lasts, or all are in use.
   int TryClaimRendezvousBuffer(int dst);
   void ReleaseRendezvousBuffer(int buffer);

@@ -114,7 +114,9 @@ struct alignas(base::kCacheLine) MessageSlot {
   std::atomic<int32_t> tag;
   uint64_t sequence;
   int64_t count;
-  uint64_t start;  // Position of the first byte in the rendezvous buffer's sequence of bytes.
+  // Of a rendezvous: the position of the first byte in the sequence of bytes of the buffer. Of a
+  // message in an eager payload buffer: how many bytes of it the sender has copied.
+  std::atomic<uint64_t> position;
   uint16_t dtype;
   uint16_t buffer;  // Which of the sender's rendezvous buffers carries the data.
   uint32_t next;    // Index of the slot of the next message. The first message of all has slot 0.

@@ -98,6 +98,10 @@ inline constexpr size_t kBypassBlockBytes = 8 << 10;
 // Up to here a send copies its data to an eager payload buffer, and returns.
 inline constexpr size_t kEagerMessageMaxBytes = 64 << 10;
 
+// An eager message of more than two such pieces is copied piece by piece, and its receiver takes
+// them as they come. Between 2 ranks one of 64 KiB takes 0.8 of the time so.
+inline constexpr size_t kEagerPieceBytes = 16 << 10;
+
 // After an eager send so much of the next payload buffer is fetched at most, if the message had as
 // many bytes.
 inline constexpr size_t kPrefetchedPayloadBytes = 1 << 10;

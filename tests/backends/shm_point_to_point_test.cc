@@ -51,10 +51,11 @@ class PointToPointTest : public testing::Test {
     return point_to_point_[from]->Send(tensor, to, context);
   }
 
-  absl::StatusOr<int> Recv(int to, int from, const Tensor& tensor, int tag = 0) {
+  absl::StatusOr<int> Recv(int to, int from, const Tensor& tensor, int tag = 0,
+                           absl::Duration timeout = kTimeout) {
     const Collective recv = Collective::Recv(tensor, from, tag);
     CallContext context;
-    context.deadline = Deadline(kTimeout);
+    context.deadline = Deadline(timeout);
     context.collective = &recv;
     return point_to_point_[to]->Recv(tensor, from, context);
   }
@@ -290,6 +291,68 @@ TEST_F(MixedMessagesTest, ReceivesOfOneThreadInAnotherOrderGetTheirOwn) {
     }
   }
   Join();
+}
+
+// Where each of two ranks has a core, with a sender that is held in the middle of an eager message
+// to rank 1, of which the first piece may have come.
+class HeldSenderTest : public PointToPointTest {
+ protected:
+  static constexpr int64_t kBytes = kEagerMessageMaxBytes;
+
+  HeldSenderTest() : PointToPointTest(2) {
+    std::memset(memory_, 1, kBytes);
+    trap_ = std::make_unique<PageTrap>(static_cast<char*>(memory_) + kBytes / 2);
+  }
+  ~HeldSenderTest() override { munmap(memory_, kBytes); }
+
+  void StartSend() {
+    Start([this] { sent_ = Send(0, 1, Tensor(memory_, DType::kUInt8, {kBytes})); });
+    trap_->AwaitHeld();
+  }
+  void Release() {
+    trap_->Release();
+    Join();
+    EXPECT_EQ(sent_, absl::OkStatus());
+  }
+
+  void* const memory_ =
+      mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::unique_ptr<PageTrap> trap_;
+  absl::Status sent_;
+};
+
+TEST_F(HeldSenderTest, ItsReceiverWaitsNoLongerThanItsDeadline) {
+  StartSend();
+  const absl::Status received = Recv(1, 0, Filled(0, kBytes), 0, absl::Milliseconds(300)).status();
+  EXPECT_EQ(KindOf(received), ErrorKind::kTimeout);
+  EXPECT_THAT(received.message(), AllOf(HasSubstr("rank 0 ("), HasSubstr("after 300ms")));
+  Release();
+}
+
+TEST_F(HeldSenderTest, TheWholeMessageArrivesOnceItGoesOn) {
+  StartSend();
+  const Tensor tensor = Filled(0, kBytes);
+  absl::Status received;
+  std::thread receiver([&] { received = Recv(1, 0, tensor).status(); });
+  Release();
+  receiver.join();
+  EXPECT_EQ(received, absl::OkStatus());
+  EXPECT_EQ(Wrong(tensor, 1), 0);
+}
+
+TEST_F(HeldSenderTest, HalfAMessageIsNotKeptForLater) {
+  // So many that rank 1 copies those that come after them, to hand their slots back.
+  const int64_t count = static_cast<int64_t>(ranks_.layout().sizes().message_slots) * 3 / 4;
+  const Tensor number = Tensor::Zeros(DType::kInt32, {1});
+  for (int64_t i = 0; i < count; ++i) ASSERT_EQ(Send(0, 1, number, 1), absl::OkStatus());
+  StartSend();
+  ASSERT_EQ(Send(0, 1, number, 2), absl::OkStatus());
+  ASSERT_EQ(Recv(1, 0, number, 2).status(), absl::OkStatus());
+  Release();
+  const Tensor tensor = Filled(0, kBytes);
+  ASSERT_EQ(Recv(1, 0, tensor).status(), absl::OkStatus());
+  EXPECT_EQ(Wrong(tensor, 1), 0);
+  for (int64_t i = 0; i < count; ++i) ASSERT_EQ(Recv(1, 0, number, 1).status(), absl::OkStatus());
 }
 
 // With a receiver that is held in the middle of a long message from rank 0.
