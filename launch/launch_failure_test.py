@@ -338,13 +338,15 @@ def test_user_signals_are_passed_on_without_stopping(shell):
 SHOW_SIGNALS = """
 import signal, sys
 NAMES = "HUP USR1 USR2 CONT WINCH INT TERM".split()
+def say(word):  # In one piece: a signal may come between two.
+    print(word + "\\n", end="", flush=True)
 for name in NAMES:
     def show(number, _):
-        print(signal.Signals(number).name, flush=True)
+        say(signal.Signals(number).name)
         if number == signal.SIGTERM:
             sys.exit(0)
     signal.signal(getattr(signal, "SIG" + name), show)
-print("ready", flush=True)
+say("ready")
 while True:
     signal.pause()
 """

@@ -46,7 +46,11 @@ class AdaptiveCopier {
     if (!AreSlow(slow_trials_.load(std::memory_order_relaxed))) return false;
     const int left = until_copy_.load(std::memory_order_relaxed);
     until_copy_.store(left > 0 ? left - 1 : kCmaTrialInterval, std::memory_order_relaxed);
-    if (left == 0) until_trial_.store(0, std::memory_order_relaxed);
+    if (left == 0) {
+      // If the next copy is fast, copies are not slow any more.
+      slow_trials_.store((1 << (kManySlowTrials - 1)) - 1, std::memory_order_relaxed);
+      until_trial_.store(0, std::memory_order_relaxed);
+    }
     return left > 0;
   }
 

@@ -157,9 +157,15 @@ std::vector<int> PeerWatchdog::AwaitedBy(int rank) const {
   const bool has_entered = slot.number() == number;
   // Pairs with the release store in EntryRing::NoteWaiting.
   const bool waits_to_enter = region.entering_number.load(std::memory_order_acquire) == number;
+  const bool is_in_collective = has_entered || waits_to_enter;
+  if (!is_in_collective && region.messages_in_flight.value() == 0) return {};
+  const std::atomic<int32_t>& source = is_in_collective ? region.awaits : region.message_awaits;
   // Of another process, which may be broken.
-  const int32_t awaits = region.awaits.load(std::memory_order_relaxed);
-  if ((!has_entered && !waits_to_enter) || awaits <= 0 || awaits > layout_.size()) return {};
+  const int32_t awaits = source.load(std::memory_order_relaxed);
+  if (awaits <= 0 || awaits > layout_.size()) return {};
+  if (!is_in_collective) {
+    return awaits - 1 == peers_.rank() ? std::vector<int>() : std::vector<int>{awaits - 1};
+  }
   std::vector<int> awaited;
   for (int other = 0; other < layout_.size(); ++other) {
     if (other == rank || other == peers_.rank()) continue;

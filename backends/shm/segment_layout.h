@@ -77,20 +77,21 @@ static_assert(sizeof(Registration) == 2 * base::kCacheLine, "has no padding");
 
 // A message on its way from one rank to another. The slots of a pair of ranks form a chain in the
 // order of sending: each names its successor. The state says which of the two ranks may write the
-// slot, and every change of it is a release store that the other rank loads with acquire.
+// slot, `position` apart, and every change of it is a release store that the other rank loads with
+// acquire.
 struct alignas(base::kCacheLine) MessageSlot {
   enum State : uint32_t {
     kFree,          // Sender's.
     kClaimed,       // Sender's: a send fills it.
-    kPosted,        // Receiver's. Inline and eager data are complete.
+    kPosted,        // Receiver's. Inline data are complete, eager data up to `position`.
     kMatched,       // Sender's. Rendezvous only: a receive waits for the data.
-    kTransferring,  // Sender's. Rendezvous only: `start` and `buffer` are valid.
+    kTransferring,  // Sender's. Rendezvous only: `position` and `buffer` are valid.
     kReceived,      // Sender's. Inline and eager only: the data have been copied out.
     kRead,          // Sender's. The receiver has read the data from the sender's tensor by CMA.
   };
   static constexpr uint64_t kNoEagerPayload = ~uint64_t{0};
 
-  // If the message is longer than kInlineMaxBytes: the sender's eager payload buffer that holds
+  // If the message is longer than kInlineMaxBytes: the sender's eager payload buffer for
   // all of it, or kNoEagerPayload, which means rendezvous.
   uint64_t eager_payload() const {
     uint64_t payload;
@@ -208,6 +209,7 @@ struct RankRegion {
   LastCall entering_call;
   // The rank for which the owner's collective waits, plus one; 0 if it does not, or not for long.
   std::atomic<int32_t> awaits;
+  std::atomic<int32_t> message_awaits;  // The same of its sends and receives; of several, of one.
 
   // The owner has compared its entries up to this with those of all others, and reads none of these
   // any more. At most collectives_finished, which it follows at some distance: each change costs

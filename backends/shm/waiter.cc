@@ -64,16 +64,15 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
   base::StallTimer stall;
   base::StallNotice notice;
   const bool is_collective = context.number > 0;
-  std::atomic<int32_t>& awaits = layout_.region(peers_.rank()).awaits;
-  if (is_collective) {
-    collective_wait_ = {rank, &context, {}};
-    // Relaxed: it is for messages.
-    awaits.store(rank + 1, std::memory_order_relaxed);
-  }
-  const absl::Cleanup end_wait = [&] {
-    if (!is_collective) return;
-    awaits.store(0, std::memory_order_relaxed);
-    if (collective_wait_->context != nullptr) collective_wait_.reset();
+  if (is_collective) collective_wait_ = {rank, &context, {}};
+  RankRegion& own = layout_.region(peers_.rank());
+  std::atomic<int32_t>& awaits = is_collective ? own.awaits : own.message_awaits;
+  // Relaxed: it is for messages of errors.
+  awaits.store(rank + 1, std::memory_order_relaxed);
+  const absl::Cleanup end_wait = [&, noted = rank + 1]() mutable {
+    // Unless another thread waits for another rank.
+    awaits.compare_exchange_strong(noted, 0, std::memory_order_relaxed);
+    if (is_collective && collective_wait_->context != nullptr) collective_wait_.reset();
   };
   while (true) {
     const absl::Status interruption = CheckInterrupt();

@@ -514,6 +514,38 @@ TEST_P(ShmWithSeveralTakersTest, ARankIsNamedForWhichAnotherWaits) {
   }
 }
 
+// Rank 1 waits for a message of rank 0; the others for rank 1 alone, or for all.
+TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForAMessageIsNotNamedButItsSender) {
+  const int size = this->size();
+  for (const OpKind kind : {OpKind::kBroadcast, OpKind::kBarrier}) {
+    SCOPED_TRACE(Name(kind));
+    const auto store = std::make_shared<HashStore>();
+    Countdown receives(1), failed(size - 2);
+    const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      absl::Status status;
+      if (rank == 1) {
+        const Tensor tensor = Tensor::Zeros(DType::kFloat32, {5});
+        receives.Step();
+        status = RunAndWait(*backend, Collective::Recv(tensor, 0), {0, Deadline(kTimeout)}).status();
+      }
+      if (rank > 1) {
+        receives.Wait();
+        Spec spec{kind};
+        if (HasRoot(kind)) spec.root = 1;
+        status = RunAndWait(*backend, Build(spec, rank, size), {0, Deadline(kShort)}).status();
+        failed.Step();
+      }
+      failed.Wait();
+      return status;
+    });
+    for (int rank = 1; rank < size; ++rank) {
+      EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+      EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(0)) << statuses[rank];
+    }
+  }
+}
+
 // Rank 1 waits for all in an earlier collective; the others for it alone, or for all.
 TEST_P(ShmWithSeveralTakersTest, ARankThatWaitsForOthersIsNotNamedButThose) {
   const int size = this->size();

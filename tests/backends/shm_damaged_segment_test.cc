@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "backends/shm/adaptive_copier.h"
 #include "backends/shm/collective_entry.h"
 #include "backends/shm/direct_access.h"
 #include "backends/shm/failure_cell.h"
@@ -62,7 +64,7 @@ class DamagedSegmentTest : public testing::Test {
   }
 
   // What rank 1 gets of a rendezvous whose sender names this buffer and this position.
-  absl::Status RecvRendezvous(uint16_t buffer, uint64_t start) {
+  absl::Status RecvRendezvous(uint16_t buffer, uint64_t position) {
     Post(kLong, MessageSlot::kNoEagerPayload);
     std::thread sender([&] {
       const Deadline deadline(kTimeout);
@@ -70,7 +72,7 @@ class DamagedSegmentTest : public testing::Test {
         std::this_thread::yield();
       }
       slot().buffer = buffer;
-      slot().start = start;
+      slot().position.store(position);
       SetState(MessageSlot::kTransferring);
     });
     const absl::Status status = Recv(kLong);
@@ -159,22 +161,25 @@ TEST_F(DamagedSegmentTest, AHandleWhoseBytesEndWithItsMemoryIsAccepted) {
 
 TEST_F(DamagedSegmentTest, ARequestForBytesBeyondATensorFailsTheGroup) {
   // Rank 1 reads rank 0's tensor by its address, and asks for what lies behind it.
+  ASSERT_EQ(setenv("SYNCLINE_SHM_TUNING", "65536,32768,524288,65536,524288,65537", 1), 0);
+  ShmRanks ranks(2);
+  ASSERT_EQ(unsetenv("SYNCLINE_SHM_TUNING"), 0);
   const std::vector<absl::Status> statuses = RunRanks(2, [&](int rank) -> absl::Status {
     const Tensor tensor = Tensor::Zeros(DType::kUInt8, {kLong});
     const Collective broadcast = Collective::Broadcast(tensor, 0);
     CallContext context;
     context.deadline = Deadline(kTimeout);
     context.collective = &broadcast;
-    EntryRing ring(ranks_.group(rank));
+    EntryRing ring(ranks.group(rank));
     CollectiveEntry entry(ring, context, /*bytes=*/0);
-    DirectAccess access(ranks_.group(rank));
-    access.NoteSlowCopies();
+    AdaptiveCopier copier;
+    DirectAccess access(ranks.group(rank), copier);
     SYNCLINE_ASSIGN_OR_RETURN(const bool is_direct, access.Exchange(entry, kLong, {/*only=*/0},
                                                                     absl::MakeConstSpan(&tensor, 1),
                                                                     [](int) { return kLong; }));
     if (!is_direct) return absl::InternalError("the tensor is not read by its address");
     if (rank == 0) return access.Finish({/*only=*/0}, entry.context());
-    BounceRequest& request = ranks_.layout().region(1).bounce_request;
+    BounceRequest& request = ranks.layout().region(1).bounce_request;
     request.offset = kLong - 1;
     request.bytes = 2;
     request.key.store(BounceRequest::Key(0, 1));

@@ -303,7 +303,11 @@ class HeldSenderTest : public PointToPointTest {
     std::memset(memory_, 1, kBytes);
     trap_ = std::make_unique<PageTrap>(static_cast<char*>(memory_) + kBytes / 2);
   }
-  ~HeldSenderTest() override { munmap(memory_, kBytes); }
+  ~HeldSenderTest() override {
+    trap_->Release();
+    Join();
+    munmap(memory_, kBytes);
+  }
 
   void StartSend() {
     Start([this] { sent_ = Send(0, 1, Tensor(memory_, DType::kUInt8, {kBytes})); });
@@ -347,8 +351,12 @@ TEST_F(HeldSenderTest, HalfAMessageIsNotKeptForLater) {
   for (int64_t i = 0; i < count; ++i) ASSERT_EQ(Send(0, 1, number, 1), absl::OkStatus());
   StartSend();
   ASSERT_EQ(Send(0, 1, number, 2), absl::OkStatus());
-  ASSERT_EQ(Recv(1, 0, number, 2).status(), absl::OkStatus());
+  std::thread receiver([&] { EXPECT_EQ(Recv(1, 0, number, 2).status(), absl::OkStatus()); });
+  // Where ranks share cores, the held message comes as a whole, and this one after it.
+  const bool is_posted = !ranks_.group(0).waiter().is_oversubscribed();
+  if (is_posted) receiver.join();
   Release();
+  if (!is_posted) receiver.join();
   const Tensor tensor = Filled(0, kBytes);
   ASSERT_EQ(Recv(1, 0, tensor).status(), absl::OkStatus());
   EXPECT_EQ(Wrong(tensor, 1), 0);
