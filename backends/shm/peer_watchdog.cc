@@ -137,8 +137,11 @@ std::vector<int> PeerWatchdog::NotArrived(int rank, const WaitContext& context) 
 std::vector<int> PeerWatchdog::EndsOfWaits(std::vector<int> ranks) const {
   std::vector<int> ends;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const std::vector<int> awaited = AwaitedBy(ranks[i]);
-    if (awaited.empty()) ends.push_back(ranks[i]);
+    const bool is_in_collective = IsInCollective(ranks[i]);
+    const std::vector<int> awaited =
+        is_in_collective ? AwaitedBy(ranks[i]) : AwaitedInMessagesBy(ranks[i]);
+    // A rank with a receive in the background may be late by itself.
+    if (awaited.empty() || !is_in_collective) ends.push_back(ranks[i]);
     for (int other : awaited) {
       if (std::count(ranks.begin(), ranks.end(), other) == 0) ranks.push_back(other);
     }
@@ -147,25 +150,31 @@ std::vector<int> PeerWatchdog::EndsOfWaits(std::vector<int> ranks) const {
   return ends;
 }
 
-std::vector<int> PeerWatchdog::AwaitedBy(int rank) const {
-  const base::Liveness liveness = peers_.LivenessOf(rank);
-  if (liveness == base::Liveness::kStopped || liveness == base::Liveness::kDead) return {};
+bool PeerWatchdog::IsInCollective(int rank) const {
   const RankRegion& region = layout_.region(rank);
-  const uint64_t finished = region.collectives_finished.load(std::memory_order_acquire);
-  const uint64_t number = finished + 1;
+  const uint64_t number = region.collectives_finished.load(std::memory_order_acquire) + 1;
+  // Pairs with the release store in EntryRing::NoteWaiting.
+  return layout_.entry_slot(rank, number).number() == number ||
+         region.entering_number.load(std::memory_order_acquire) == number;
+}
+
+std::vector<int> PeerWatchdog::AwaitedInMessagesBy(int rank) const {
+  const int32_t awaits = layout_.region(rank).message_awaits.load(std::memory_order_relaxed);
+  // Of another process, which may be broken.
+  if (!CanRun(rank) || awaits <= 0 || awaits > layout_.size() || awaits - 1 == peers_.rank()) {
+    return {};
+  }
+  return {awaits - 1};
+}
+
+std::vector<int> PeerWatchdog::AwaitedBy(int rank) const {
+  const RankRegion& region = layout_.region(rank);
+  const uint64_t number = region.collectives_finished.load(std::memory_order_acquire) + 1;
   const EntrySlot& slot = layout_.entry_slot(rank, number);
   const bool has_entered = slot.number() == number;
-  // Pairs with the release store in EntryRing::NoteWaiting.
-  const bool waits_to_enter = region.entering_number.load(std::memory_order_acquire) == number;
-  const bool is_in_collective = has_entered || waits_to_enter;
-  if (!is_in_collective && region.messages_in_flight.value() == 0) return {};
-  const std::atomic<int32_t>& source = is_in_collective ? region.awaits : region.message_awaits;
   // Of another process, which may be broken.
-  const int32_t awaits = source.load(std::memory_order_relaxed);
-  if (awaits <= 0 || awaits > layout_.size()) return {};
-  if (!is_in_collective) {
-    return awaits - 1 == peers_.rank() ? std::vector<int>() : std::vector<int>{awaits - 1};
-  }
+  const int32_t awaits = region.awaits.load(std::memory_order_relaxed);
+  if (!CanRun(rank) || awaits <= 0 || awaits > layout_.size()) return {};
   std::vector<int> awaited;
   for (int other = 0; other < layout_.size(); ++other) {
     if (other == rank || other == peers_.rank()) continue;
@@ -180,6 +189,11 @@ std::vector<int> PeerWatchdog::AwaitedBy(int rank) const {
     }
   }
   return awaited;
+}
+
+bool PeerWatchdog::CanRun(int rank) const {
+  const base::Liveness liveness = peers_.LivenessOf(rank);
+  return liveness != base::Liveness::kStopped && liveness != base::Liveness::kDead;
 }
 
 bool PeerWatchdog::IsStopped(int rank) const {

@@ -51,11 +51,15 @@ class PeerWatchdog {
   std::vector<int> LateRanks(int rank, const WaitContext& context) const;
   // The ranks that have not done what a wait in a collective is for, as far as that can be told.
   std::vector<int> NotArrived(int rank, const WaitContext& context) const;
-  // From these ranks on to those for which they wait, and so on: those that wait for nobody. Empty
-  // if they wait for each other, as it may look for a moment.
+  // From these ranks on to those for which they wait, and so on: those that wait for nobody in a
+  // collective. Empty if they wait for each other, as it may look for a moment.
   std::vector<int> EndsOfWaits(std::vector<int> ranks) const;
-  // The ranks for which the collective of a rank waits, if it does.
+  bool IsInCollective(int rank) const;
+  // The ranks for which the collective of a rank waits, and its sends and receives, if they do. Not
+  // this rank.
   std::vector<int> AwaitedBy(int rank) const;
+  std::vector<int> AwaitedInMessagesBy(int rank) const;
+  bool CanRun(int rank) const;
   bool IsStopped(int rank) const;
   // "it is in all_reduce #5", "it is in no operation of this group, its last was barrier #4".
   std::string LastActivity(int rank) const;

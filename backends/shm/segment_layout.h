@@ -209,7 +209,7 @@ struct RankRegion {
   LastCall entering_call;
   // The rank for which the owner's collective waits, plus one; 0 if it does not, or not for long.
   std::atomic<int32_t> awaits;
-  std::atomic<int32_t> message_awaits;  // The same of its sends and receives; of several, of one.
+  std::atomic<int32_t> message_awaits;  // The same of its sends and receives; of several, of any.
 
   // The owner has compared its entries up to this with those of all others, and reads none of these
   // any more. At most collectives_finished, which it follows at some distance: each change costs

@@ -67,14 +67,14 @@ absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitCo
   if (is_collective) collective_wait_ = {rank, &context, {}};
   RankRegion& own = layout_.region(peers_.rank());
   std::atomic<int32_t>& awaits = is_collective ? own.awaits : own.message_awaits;
-  // Relaxed: it is for messages of errors.
-  awaits.store(rank + 1, std::memory_order_relaxed);
-  const absl::Cleanup end_wait = [&, noted = rank + 1]() mutable {
-    // Unless another thread waits for another rank.
-    awaits.compare_exchange_strong(noted, 0, std::memory_order_relaxed);
+  const absl::Cleanup end_wait = [&] {
+    // Relaxed, as below: it is for messages of errors.
+    awaits.store(0, std::memory_order_relaxed);
     if (is_collective && collective_wait_->context != nullptr) collective_wait_.reset();
   };
   while (true) {
+    // Again each time: another thread, with a message too, may have taken it back.
+    if (rank != kAnySource) awaits.store(rank + 1, std::memory_order_relaxed);
     const absl::Status interruption = CheckInterrupt();
     const absl::Status obstacle =
         interruption.ok() ? watchdog_.CheckPeers(rank, context) : InterruptedRankError();

@@ -341,10 +341,17 @@ void RunRound(const std::string& path, uint32_t round_seed) {
       }
     }
   }
+  // Of ranks that are all stopped nobody is left to notice it.
+  const bool all_are_stopped = static_cast<int>(stopped.size()) == plan.size;
+  if (all_are_stopped) {
+    for (int rank : stopped) signal(rank, SIGCONT);
+    stopped.clear();
+  }
   // A rank that was stopped for a while is no fault that anybody must notice. Then the test ends
   // the group itself.
-  const bool is_harmless = std::all_of(plan.faults.begin(), plan.faults.end(),
-                                       [](const Fault& it) { return it.kind == FaultKind::kStop; });
+  const bool is_harmless =
+      all_are_stopped || std::all_of(plan.faults.begin(), plan.faults.end(),
+                                     [](const Fault& it) { return it.kind == FaultKind::kStop; });
   if (is_harmless) {
     faulty = {0};
     killed = {0};
