@@ -212,6 +212,13 @@ def test_what_knows_one_host_only_says_so(hosts: Hosts, tmp_path: pathlib.Path) 
             Group(systems.SYSTEMS[name], tmp_path / name, Placement(2, CORES, hosts=hosts))
 
 
+@pytest.mark.parametrize("name", ["openmpi-ucx", "openmpi-tcp"])
+def test_settings_of_a_system_come_before_those_of_its_launcher(name, tmp_path) -> None:
+    system = systems.SYSTEMS[name]
+    _, environment = systems.commands(system, str(tmp_path), 2, oversubscribed=False)
+    assert environment.items() >= dict(system.settings).items()
+
+
 def test_ranks_are_bound_only_where_each_has_a_core() -> None:
     assert Placement(2, [3, 5], bound=True).core_of(1) == 5
     assert Placement(2, [3, 5]).core_of(1) is None

@@ -125,15 +125,15 @@ def _new_secret(folder: str) -> str:
     return str(path)
 
 
-def _mpirun(size: int, oversubscribed: bool, with_ucx: bool, hosts: Hosts | None) -> Command:
-    places = mpi_installations.open_mpi_4_places(with_ucx)
+def _mpirun(system: System, size: int, oversubscribed: bool, hosts: Hosts | None) -> Command:
+    places = mpi_installations.open_mpi_4_places(system.settings == _UCX)
     settings = {
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_plm": "isolated",  # No ssh is wanted.
         "OMPI_MCA_oob_tcp_if_include": "lo",
         "OMPI_MCA_pml": "ob1",
-    }
+    } | dict(system.settings)
     if oversubscribed:
         settings["OMPI_MCA_rmaps_base_oversubscribe"] = "1"
         settings["OMPI_MCA_mpi_yield_when_idle"] = "1"
@@ -174,8 +174,8 @@ def commands(
     ]
     environment = _environment(folder) | (hosts.environment() if hosts is not None else {})
     if system.launcher == "mpirun":
-        command, settings = _mpirun(size, oversubscribed, system.settings == _UCX, hosts)
-        return [command + base], environment | dict(system.settings) | settings
+        command, settings = _mpirun(system, size, oversubscribed, hosts)
+        return [command + base], environment | settings
     if system.launcher == "hydra":
         command, settings = _hydra(size, base, folder, oversubscribed)
         return [command], environment | settings
