@@ -499,8 +499,12 @@ TEST_P(ShmWithSeveralTakersTest, ARankIsNamedForWhichAnotherWaits) {
       return RunAndWait(*backend, Build(spec, rank, size), {sequence, deadline}).status();
     };
     absl::Status status;
-    // It takes after the others have done so, and settles what they have not.
-    if (rank == last) taken.Wait();
+    // It takes after the others have done so, and settles what they have not. Rank 1 is in the
+    // gather by then: if it came later, it would find there what it has to settle.
+    if (rank == last) {
+      taken.Wait();
+      absl::SleepFor(absl::Milliseconds(200));
+    }
     status = FirstFailure(0, kGather - 1, call);
     if (rank > 0 && rank < last) taken.Step();
     if (rank < last && status.ok()) status = FirstFailure(kGather, ahead(), call);
