@@ -25,8 +25,13 @@ Leftovers& All() {
 
 void KeepRequests(const MpiApi& api, std::vector<MpiHandle> requests,
                   std::vector<std::shared_ptr<void>> memory) {
-  for (MpiHandle& request : requests) api.cancel(&request);  // A send may not be cancelled.
-  FreeLater([&api, requests = std::move(requests), memory = std::move(memory)](Sweep) mutable {
+  // Cancels in the first attempt, which is not made once MPI is finalised. A send may not be
+  // cancelled.
+  FreeLater([&api, requests = std::move(requests), memory = std::move(memory),
+             is_cancelled = false](Sweep) mutable {
+    if (!std::exchange(is_cancelled, true)) {
+      for (MpiHandle& request : requests) api.cancel(&request);
+    }
     for (size_t i = 0; i < requests.size();) {
       int done = 0;
       api.test(&requests[i], &done, nullptr);  // Whatever the error, `done` says if it is gone.
