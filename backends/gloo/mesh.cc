@@ -8,10 +8,12 @@
 #include "absl/time/time.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
-#include "backends/common/plain_connections.h"
+#include "backends/common/tls_join.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
+#include "backends/gloo/tls_channel.h"
 #include "core/base/thread.h"
+#include "core/tls/context.h"
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
@@ -42,11 +44,13 @@ struct Listening {
 absl::StatusOr<Listening> Listen(const Mesh::Options& options, const Deadline& deadline,
                                  std::string& payload) {
   if (options.size == 1) return Listening{MakeSingleRankTransport(), nullptr};
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<tls::Context> tls, tls::Context::FromEnvironment());
   Listening listening;
   absl::Status status = CatchGloo([&] {
     gloo::transport::tcp::attr attr(options.address.c_str());
     const auto device = gloo::transport::tcp::CreateDevice(attr);
     listening.device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(device);
+    if (tls != nullptr) listening.device->setChannelFactory(TlsChannels(std::move(tls)));
     auto& transport = listening.transport;
     transport = device->createContext(options.rank, options.size);
     // Gloo takes the timeout for each of up to five steps of connect.
@@ -119,8 +123,8 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options&
   absl::StatusOr<std::string> published = payload;
   if (!listening.ok()) published = listening.status();
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
-                            backends::JoinPlain("gloo", store, options.rank, options.size,
-                                                published, deadline, options.check_peers));
+                            backends::JoinEncrypting(store, options.rank, options.size, published,
+                                                     deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
   SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, *listening->transport, deadline));

@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
-#include "backends/common/plain_connections.h"
+#include "backends/common/tls_join.h"
 #include "backends/mpi/mpi_requests.h"
 #include "backends/mpi/thresholds.h"
 #include "core/base/rank_ranges.h"

@@ -16,7 +16,7 @@
 #include "backends/common/fd_passing.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
-#include "backends/common/plain_connections.h"
+#include "backends/common/tls_join.h"
 #include "backends/nccl/communicator.h"
 #include "backends/nccl/fingerprint_board.h"
 #include "backends/nccl/fingerprint_store.h"

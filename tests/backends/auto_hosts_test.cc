@@ -21,11 +21,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "backends/common/tls_join.h"
+#include "core/testing/tls_environment.h"
+#include "core/tls/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
 #include "syncline/collective.h"
+#include "syncline/deadline.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 #include "tests/backends/auto_workers.h"
@@ -439,13 +443,20 @@ TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataOrBetweenShortCallsIsNamed
   short_calls.Check();
 }
 
-// ---- Backends that do not encrypt.
+// ---- Encryption of other backends.
 
-void JoinPlain(const Worker& worker) {
+absl::Status JoinPlain(const Worker& worker, const std::string& name) {
+  PrefixStore store(name, worker.store);
+  return backends::JoinPlain("mpi", store, worker.rank, worker.size, "",
+                             Deadline(absl::Seconds(60)))
+      .status();
+}
+
+void RunPlain(const Worker& worker) {
   setenv("SYNCLINE_TLS", "secret", 0);
-  const absl::Status refused = worker.Join("gloo", "refused").status();
-  setenv("SYNCLINE_TLS_PLAIN", "nccl,gloo", 1);
-  const absl::Status allowed = worker.Join("gloo", "allowed").status();
+  const absl::Status refused = JoinPlain(worker, "refused");
+  setenv("SYNCLINE_TLS_PLAIN", "nccl,mpi", 1);
+  const absl::Status allowed = JoinPlain(worker, "allowed");
   std::printf("%s; %s\n", refused.ToString().c_str(), allowed.ToString().c_str());
 }
 
@@ -453,8 +464,32 @@ TEST(PlainBackendTest, AreRefusedBetweenHostsWhereAllIsToBeEncrypted) {
   Workers workers({0, 1}, "plain", "");
   for (int rank = 0; rank < workers.size(); ++rank) {
     EXPECT_THAT(workers.Output(rank),
-                AllOf(HasSubstr("backend gloo does not encrypt what it sends between hosts"),
-                      HasSubstr("SYNCLINE_TLS_PLAIN=gloo allows it"), HasSubstr("; OK")));
+                AllOf(HasSubstr("backend mpi does not encrypt what it sends between hosts"),
+                      HasSubstr("SYNCLINE_TLS_PLAIN=mpi allows it"), HasSubstr("; OK")));
+  }
+}
+
+void RunGloo(const Worker& worker) {
+  const auto join = [&](const std::string& name) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, worker.Join("gloo", name));
+    return backend->RunAndWait(Collective::Barrier(), CallContext()).status();
+  };
+  const absl::Status encrypted = join("encrypted");
+  if (worker.rank == 1) unsetenv("SYNCLINE_TLS");
+  const absl::Status mixed = join("mixed");
+  std::printf("%s; %s\n", encrypted.ToString().c_str(), mixed.ToString().c_str());
+}
+
+TEST(GlooEncryptionTest, ItEncryptsBetweenHostsAndAllRanksMust) {
+  const TlsEnvironment environment;
+  environment.Set(tls::Mode::kSecret);
+  Workers workers({0, 1}, "gloo", "");
+  for (int rank = 0; rank < workers.size(); ++rank) {
+    EXPECT_THAT(workers.Output(rank),
+                AllOf(testing::StartsWith("OK; "),
+                      HasSubstr("SYNCLINE_TLS must be the same on all ranks: it is secret for rank "
+                                "0 (host "),
+                      HasSubstr("and off for rank 1 (host ")));
   }
 }
 
@@ -464,6 +499,7 @@ TEST(PlainBackendTest, AreRefusedBetweenHostsWhereAllIsToBeEncrypted) {
 int main(int argc, char** argv) {
   using namespace syncline;
   setenv("SYNCLINE_TCP_KEEPALIVE", "5", 0);
-  return RunTestsOnHosts(argc, argv,
-                         {{"data", &RunData}, {"fail", &RunToFailure}, {"plain", &JoinPlain}});
+  return RunTestsOnHosts(
+      argc, argv,
+      {{"data", &RunData}, {"fail", &RunToFailure}, {"gloo", &RunGloo}, {"plain", &RunPlain}});
 }

@@ -1,5 +1,5 @@
-// Backend tcp with TLS: that nothing of the data is on the network, and what ranks say whose
-// settings do not fit.
+// Backends tcp and gloo with TLS: that nothing of the data is on the network, and what ranks say
+// whose settings do not fit.
 #include <arpa/inet.h>
 #include <linux/if_ether.h>
 #include <net/if.h>
@@ -15,6 +15,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -26,6 +27,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
+#include "syncline/backend_registry.h"
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/process_group.h"
@@ -84,26 +86,37 @@ class Sniffer {
   std::thread thread_;
 };
 
-absl::Status Connect(const std::shared_ptr<Store>& store, int rank, int size) {
+absl::StatusOr<std::shared_ptr<ProcessGroup>> Join(const std::string& backend,
+                                                   const std::shared_ptr<Store>& store, int rank,
+                                                   int size) {
+  ProcessGroup::Options options;
+  options.rank = rank;
+  options.size = size;
+  options.backend = backend;
+  options.store = store;
+  options.timeout = kTimeout;
+  return ProcessGroup::Create(options);
+}
+
+// Reads the settings of the environment before it waits for the others, which backend tcp by its
+// name does not.
+absl::Status Connect(const std::string& backend, const std::shared_ptr<Store>& store, int rank,
+                     int size) {
   BackendConfig config;
   config.store = store;
   config.rank = rank;
   config.size = size;
   config.local_address = "127.0.0.1";
   config.deadline = Deadline(kTimeout);
-  return tcp::TcpConnections::Connect(config).status();
+  return backend == "tcp" ? tcp::TcpConnections::Connect(config).status()
+                          : BackendRegistry::Make(backend, config).status();
 }
 
 // A short and a long collective, and a short and a long message, all of marks.
-void ExchangeMarks() {
+void ExchangeMarks(const std::string& backend) {
   const auto store = std::make_shared<HashStore>();
   for (const absl::Status& status : RunRanks(2, [&](int rank) -> absl::Status {
-         ProcessGroup::Options options;
-         options.rank = rank;
-         options.size = 2;
-         options.backend = "tcp";
-         options.store = store;
-         SYNCLINE_ASSIGN_OR_RETURN(const auto group, ProcessGroup::Create(options));
+         SYNCLINE_ASSIGN_OR_RETURN(const auto group, Join(backend, store, rank, 2));
          std::string text;
          while (text.size() < 300'000) text += kMark;
          for (const size_t size : {size_t{64}, text.size()}) {
@@ -125,12 +138,17 @@ void ExchangeMarks() {
   }
 }
 
-TEST(TcpEncryptionTest, NothingOfTheDataIsOnTheNetwork) {
+class EncryptionTest : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(All, EncryptionTest, testing::Values("gloo", "tcp"),
+                         [](const auto& info) { return std::string(info.param); });
+
+TEST_P(EncryptionTest, NothingOfTheDataIsOnTheNetwork) {
   const TlsEnvironment environment;
   for (const Mode mode : {Mode::kSecret, Mode::kCertificates, Mode::kOff}) {
     environment.Set(mode);
     Sniffer sniffer;
-    ExchangeMarks();
+    ExchangeMarks(GetParam());
     // Without TLS they are there, so this finds them.
     EXPECT_EQ(absl::StrContains(sniffer.Stop(), kMark), mode == Mode::kOff) << tls::ModeName(mode);
   }
@@ -140,12 +158,14 @@ TEST(TcpEncryptionTest, NothingOfTheDataIsOnTheNetwork) {
 // waits for the others on its thread.
 class Joining {
  public:
-  explicit Joining(int size) : size_(size), statuses_(size) {}
+  Joining(std::string backend, int size)
+      : backend_(std::move(backend)), size_(size), statuses_(size) {}
   ~Joining() { Await(); }
 
   // With the settings that the environment has now.
   void Start(int rank) {
-    threads_.emplace_back([this, rank] { statuses_[rank] = Connect(store_, rank, size_); });
+    threads_.emplace_back(
+        [this, rank] { statuses_[rank] = Connect(backend_, store_, rank, size_); });
     // It has read them once it waits for the others' entries, in the store.
     absl::SleepFor(absl::Milliseconds(300));
   }
@@ -156,15 +176,16 @@ class Joining {
   }
 
  private:
+  const std::string backend_;
   const int size_;
   const std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();
   std::vector<absl::Status> statuses_;
   std::vector<std::thread> threads_;
 };
 
-TEST(TcpEncryptionTest, AllRanksEncryptOrNone) {
+TEST_P(EncryptionTest, AllRanksEncryptOrNone) {
   const TlsEnvironment environment;
-  Joining joining(3);
+  Joining joining(GetParam(), 3);
   environment.Set(Mode::kSecret);
   joining.Start(0);
   joining.Start(1);
@@ -178,10 +199,10 @@ TEST(TcpEncryptionTest, AllRanksEncryptOrNone) {
   }
 }
 
-TEST(TcpEncryptionTest, ARankWithAnotherSecretIsNamedByBothSides) {
+TEST_P(EncryptionTest, ARankWithAnotherSecretIsNamedByBothSides) {
   const TlsEnvironment environment, other;
   std::ofstream(other.secret_file()) << "another secret of another job";
-  Joining joining(2);
+  Joining joining(GetParam(), 2);
   environment.Set(Mode::kSecret);
   joining.Start(0);
   other.Set(Mode::kSecret);
@@ -195,9 +216,9 @@ TEST(TcpEncryptionTest, ARankWithAnotherSecretIsNamedByBothSides) {
   }
 }
 
-TEST(TcpEncryptionTest, ARankWhoseCertificateIsNotAcceptedIsNamed) {
+TEST_P(EncryptionTest, ARankWhoseCertificateIsNotAcceptedIsNamed) {
   const TlsEnvironment environment, other;
-  Joining joining(2);
+  Joining joining(GetParam(), 2);
   environment.Set(Mode::kCertificates);
   joining.Start(0);
   other.Set(Mode::kCertificates);
@@ -210,15 +231,34 @@ TEST(TcpEncryptionTest, ARankWhoseCertificateIsNotAcceptedIsNamed) {
   EXPECT_THAT(statuses[1].message(), HasSubstr("does not accept the certificate in '"));
 }
 
-TEST(TcpEncryptionTest, ASettingThatIsWrongIsToldToAllRanks) {
+TEST_P(EncryptionTest, ASettingThatIsWrongIsToldToAllRanks) {
   const TlsEnvironment environment;
-  Joining joining(2);
+  Joining joining(GetParam(), 2);
   environment.Set(Mode::kCertificates);
   joining.Start(0);
   setenv("SYNCLINE_TLS_KEY", "/nowhere/key.pem", 1);
   joining.Start(1);
   for (const absl::Status& status : joining.Await()) {
     EXPECT_THAT(status.message(), HasSubstr("'/nowhere/key.pem', which SYNCLINE_TLS_KEY names"));
+  }
+}
+
+TEST_P(EncryptionTest, SeveralRanksWork) {
+  const TlsEnvironment environment;
+  for (const Mode mode : {Mode::kSecret, Mode::kCertificates}) {
+    environment.Set(mode);
+    const auto store = std::make_shared<HashStore>();
+    for (const absl::Status& status : RunRanks(5, [&](int rank) -> absl::Status {
+           SYNCLINE_ASSIGN_OR_RETURN(const auto group, Join(GetParam(), store, rank, 5));
+           for (int round = 0; round < 20; ++round) {
+             std::vector<int64_t> sums(round * 1000 + 1, rank + round);
+             SYNCLINE_RETURN_IF_ERROR(group->AllReduce(Tensor::Of(sums)));
+             EXPECT_EQ(sums, std::vector<int64_t>(sums.size(), 10 + 5 * round));
+           }
+           return absl::OkStatus();
+         })) {
+      EXPECT_TRUE(status.ok()) << tls::ModeName(mode) << ": " << status;
+    }
   }
 }
 

@@ -1,6 +1,6 @@
-// Joining of ranks whose connections are not encrypted.
-#ifndef SYNCLINE_BACKENDS_COMMON_PLAIN_CONNECTIONS_H_
-#define SYNCLINE_BACKENDS_COMMON_PLAIN_CONNECTIONS_H_
+// Joining of ranks that compare what SYNCLINE_TLS asks of their connections.
+#ifndef SYNCLINE_BACKENDS_COMMON_TLS_JOIN_H_
+#define SYNCLINE_BACKENDS_COMMON_TLS_JOIN_H_
 
 #include <string>
 
@@ -26,6 +26,16 @@ absl::StatusOr<PeerTable> JoinPlain(absl::string_view backend, Store& store, int
                                     const PeerCheck& check_peers = nullptr,
                                     const base::EnvironmentLookup& environment = base::GetEnv);
 
+// PeerTable::Join for backends that encrypt their connections as SYNCLINE_TLS says;
+// SYNCLINE_TLS_PLAIN has no effect on them. A MismatchError on all ranks if SYNCLINE_TLS is not the
+// same on all of them; other errors are those of tls::SettingsFromEnvironment on one rank, and of
+// PeerTable::Join.
+absl::StatusOr<PeerTable> JoinEncrypting(Store& store, int rank, int size,
+                                         const absl::StatusOr<std::string>& payload,
+                                         const Deadline& deadline,
+                                         const PeerCheck& check_peers = nullptr,
+                                         const base::EnvironmentLookup& environment = base::GetEnv);
+
 }  // namespace syncline::backends
 
-#endif  // SYNCLINE_BACKENDS_COMMON_PLAIN_CONNECTIONS_H_
+#endif  // SYNCLINE_BACKENDS_COMMON_TLS_JOIN_H_

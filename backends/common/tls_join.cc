@@ -1,10 +1,11 @@
-#include "backends/common/plain_connections.h"
+#include "backends/common/tls_join.h"
 
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -62,12 +63,26 @@ absl::Status CheckMayBePlain(const PeerTable& peers, absl::string_view backend) 
         UnsupportedError(absl::StrCat(
             "backend ", backend, " does not encrypt what it sends between hosts, SYNCLINE_TLS is ",
             ModeOf(peers, 0), ", and ", peers.Describe(0), " and ", peers.Describe(rank),
-            " are on two: backends auto and tcp encrypt; where the network between hosts is "
+            " are on two: backends auto, tcp and gloo encrypt; where the network between hosts is "
             "trusted, SYNCLINE_TLS_PLAIN=",
             backend, " allows it")),
         {0, rank});
   }
   return absl::OkStatus();
+}
+
+// Joins with the words that `serialize` makes of this rank's settings. What is wrong with them is
+// told to all, so that none waits for this rank.
+absl::StatusOr<PeerTable> JoinWith(absl::FunctionRef<std::string(const tls::Settings&)> serialize,
+                                   Store& store, int rank, int size,
+                                   const absl::StatusOr<std::string>& payload,
+                                   const Deadline& deadline, const PeerCheck& check_peers,
+                                   const base::EnvironmentLookup& environment) {
+  const absl::StatusOr<tls::Settings> settings = tls::SettingsFromEnvironment(environment);
+  return settings.ok()
+             ? PeerTable::Join(store, rank, size, payload, deadline, check_peers,
+                               serialize(*settings))
+             : PeerTable::Join(store, rank, size, settings.status(), deadline, check_peers);
 }
 
 }  // namespace
@@ -76,15 +91,24 @@ absl::StatusOr<PeerTable> JoinPlain(absl::string_view backend, Store& store, int
                                     const absl::StatusOr<std::string>& payload,
                                     const Deadline& deadline, const PeerCheck& check_peers,
                                     const base::EnvironmentLookup& environment) {
-  const absl::StatusOr<tls::Settings> settings = tls::SettingsFromEnvironment(environment);
-  // What is wrong with them is told to all, so that none waits for this rank.
-  SYNCLINE_ASSIGN_OR_RETURN(
-      PeerTable peers,
-      settings.ok() ? PeerTable::Join(store, rank, size, payload, deadline, check_peers,
-                                      Serialize(*settings, backend))
-                    : PeerTable::Join(store, rank, size, settings.status(), deadline, check_peers));
+  const auto serialize = [&](const tls::Settings& own) { return Serialize(own, backend); };
+  SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers, JoinWith(serialize, store, rank, size, payload,
+                                                      deadline, check_peers, environment));
   SYNCLINE_RETURN_IF_ERROR(CheckSame(peers, backend));
   SYNCLINE_RETURN_IF_ERROR(CheckMayBePlain(peers, backend));
+  return peers;
+}
+
+absl::StatusOr<PeerTable> JoinEncrypting(Store& store, int rank, int size,
+                                         const absl::StatusOr<std::string>& payload,
+                                         const Deadline& deadline, const PeerCheck& check_peers,
+                                         const base::EnvironmentLookup& environment) {
+  const auto serialize = [](const tls::Settings& own) {
+    return std::string(tls::ModeName(own.mode));
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(PeerTable peers, JoinWith(serialize, store, rank, size, payload,
+                                                      deadline, check_peers, environment));
+  SYNCLINE_RETURN_IF_ERROR(CheckSame(peers, ""));
   return peers;
 }
 

@@ -1,5 +1,5 @@
 // Ranks whose connections are not encrypted compare what their environments say of that.
-#include "backends/common/plain_connections.h"
+#include "backends/common/tls_join.h"
 
 #include <string>
 #include <vector>
@@ -33,7 +33,7 @@ std::vector<absl::Status> JoinWith(const std::vector<Variables>& environments) {
   });
 }
 
-TEST(PlainConnectionsTest, RanksWithTheSameSettingsJoin) {
+TEST(TlsJoinTest, RanksWithTheSameSettingsJoin) {
   for (const Variables& environment :
        {Variables{}, Variables{{"SYNCLINE_TLS", "secret"}},
         Variables{{"SYNCLINE_TLS", "secret"}, {"SYNCLINE_TLS_PLAIN", "mpi,gloo"}}}) {
@@ -43,7 +43,7 @@ TEST(PlainConnectionsTest, RanksWithTheSameSettingsJoin) {
   }
 }
 
-TEST(PlainConnectionsTest, AllRanksHearOfOneThatIsToEncrypt) {
+TEST(TlsJoinTest, AllRanksHearOfOneThatIsToEncrypt) {
   for (const absl::Status& status : JoinWith({{}, {}, {{"SYNCLINE_TLS", "secret"}}})) {
     EXPECT_EQ(KindOf(status), ErrorKind::kMismatch) << status;
     EXPECT_THAT(std::string(status.message()),
@@ -53,7 +53,7 @@ TEST(PlainConnectionsTest, AllRanksHearOfOneThatIsToEncrypt) {
   }
 }
 
-TEST(PlainConnectionsTest, AllRanksHearOfOneThatMayNotBePlain) {
+TEST(TlsJoinTest, AllRanksHearOfOneThatMayNotBePlain) {
   const Variables allowed = {{"SYNCLINE_TLS", "secret"}, {"SYNCLINE_TLS_PLAIN", "gloo"}};
   const Variables others = {{"SYNCLINE_TLS", "secret"}, {"SYNCLINE_TLS_PLAIN", "nccl"}};
   for (const absl::Status& status : JoinWith({allowed, others})) {
@@ -67,7 +67,7 @@ TEST(PlainConnectionsTest, AllRanksHearOfOneThatMayNotBePlain) {
 }
 
 // Without SYNCLINE_TLS it says nothing, and other backends are none of this one's business.
-TEST(PlainConnectionsTest, WhatMakesNoDifferenceIsNotCompared) {
+TEST(TlsJoinTest, WhatMakesNoDifferenceIsNotCompared) {
   for (const absl::Status& status : JoinWith({{}, {{"SYNCLINE_TLS_PLAIN", "gloo"}}})) {
     EXPECT_TRUE(status.ok()) << status;
   }
@@ -78,7 +78,7 @@ TEST(PlainConnectionsTest, WhatMakesNoDifferenceIsNotCompared) {
   }
 }
 
-TEST(PlainConnectionsTest, AllRanksHearOfSettingsThatAreNone) {
+TEST(TlsJoinTest, AllRanksHearOfSettingsThatAreNone) {
   const auto statuses = JoinWith({{}, {{"SYNCLINE_TLS", "yes"}}});
   EXPECT_THAT(std::string(statuses[0].message()),
               AllOf(HasSubstr("rank 1"), HasSubstr("SYNCLINE_TLS must be off, secret or")));
