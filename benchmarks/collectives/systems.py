@@ -85,6 +85,7 @@ def _all_systems() -> dict[str, System]:
         System("syncline-shm-shared", "syncline_peer", "shm+shared"),  # Tensors in shared memory.
         System("syncline-shm-cma", "syncline_peer", "shm", settings=_ALWAYS_CMA),
         System("syncline-shm-rings", "syncline_peer", "shm", settings=(("SYNCLINE_CMA", "off"),)),
+        System("syncline-gloo-tls", "syncline_peer", "gloo", settings=_TLS),
         System("syncline-tcp-tls", "syncline_peer", "tcp", settings=_TLS),
         System("openmpi", "openmpi_peer", launcher="mpirun"),
         System("openmpi-ucx", "openmpi_peer", launcher="mpirun", settings=_UCX),

@@ -68,8 +68,8 @@ std::string GlooMessage(uint64_t opcode, uint64_t slot, uint64_t length) {
 // Gloo's opcodes.
 constexpr uint64_t kSendBuffer = 0, kSendUnboundBuffer = 1;
 
-// A connection for which the listener's queue had no room, and whose listener is closed by now, only
-// the kernel of the caller knows: it hears of the end when it sends something.
+// A connection for which the listener's queue had no room, and whose listener is closed by now,
+// only the kernel of the caller knows: it hears of the end when it sends something.
 bool IsClosedByPeer(const base::UniqueFd& socket) {
   for (const Deadline deadline(kTimeout); !deadline.Expired();) {
     pollfd entry = {socket.get(), POLLIN, 0};
