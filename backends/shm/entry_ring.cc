@@ -125,9 +125,16 @@ void EntryRing::NoteWaiting(const CallContext& call) {
 
 absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
   const EntrySlot& slot = SlotOf(rank, number_);
+  RankRegion& region = layout_.region(rank);
   // Equality is enough: that rank uses the slot again once this one has settled the collective.
-  return group_.waiter().Await(layout_.region(rank).collective_event, rank, context,
-                               [&] { return slot.number() == number_; });
+  const auto is_there = [&] { return slot.number() == number_; };
+  const bool may_doze = group_.waiter().is_oversubscribed() && context.call.step_of != nullptr;
+  if (!may_doze) return group_.waiter().Await(region.collective_event, rank, context, is_there);
+  if (ABSL_PREDICT_TRUE(is_there())) return absl::OkStatus();
+  if (others_lead_) group_.waiter().Doze(region, is_there);
+  SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(region.collective_event, rank, context, is_there));
+  others_lead_ = SlotOf(rank, number_ + kLead).number() == number_ + kLead;
+  return absl::OkStatus();
 }
 
 void EntryRing::LookAtOther() {

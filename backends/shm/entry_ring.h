@@ -178,6 +178,7 @@ class EntryRing {
   uint64_t settled_ = 0;          // What this rank has published of that.
   uint64_t others_settled_ = 0;   // All others have settled at least these,
   uint64_t others_finished_ = 0;  // and finished these.
+  bool others_lead_ = false;      // After the last wait that one was far ahead: see Waiter::Doze.
   EagerRing eager_ring_;
 };
 

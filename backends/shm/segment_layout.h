@@ -222,6 +222,9 @@ struct RankRegion {
   // finished collective `rested_at`, which they lower, and which it then raises to the most.
   base::EventCount rest_event;
   std::atomic<uint64_t> rested_at;
+  // Where those doze that take data of the owner, which has run ahead of them: see Waiter::Doze. It
+  // wakes them when it waits itself.
+  base::EventCount lead_event;
 };
 
 // The first cause of the group's failure. Whichever rank changes `state` from kNone writes it, once

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 
+#include "absl/time/time.h"
 #include "syncline/op_kind.h"
 
 namespace syncline::shm {
@@ -170,6 +171,14 @@ inline constexpr auto kLongWait = std::chrono::microseconds(30);
 inline constexpr auto kLongRest = std::chrono::microseconds(150);
 inline constexpr int kLongWaits = 4;
 inline constexpr int kRestTrialInterval = 16;
+
+// Over several nodes a call that crosses takes a packet, so 5 us and more. Where ranks share cores,
+// a rank that waits for another of its node, which was kLead collectives ahead after the last wait,
+// dozes for so long, and for the 50 us and more by which the kernel is late: see Waiter::Doze. With
+// two ranks on each of two nodes a broadcast of 4 B takes 0.6 of the time so, a scatter 0.7. On one
+// node, where a short collective takes a tenth of that, it would take three times as long.
+inline constexpr uint64_t kLead = 4;
+inline constexpr absl::Duration kDoze = absl::Microseconds(50);
 
 // ---- Memory ----
 

@@ -52,6 +52,7 @@ void Waiter::Configure(bool has_core_for_each_rank, bool needs_fence) {
 
 absl::Status Waiter::AwaitSlowly(base::EventCount& event, int rank, const WaitContext& context,
                                  absl::FunctionRef<bool()> ready) {
+  WakeDozing(layout_.region(peers_.rank()));
   const auto begin = std::chrono::steady_clock::now();
   if (YieldUntil(begin + kLongWait, ready)) return absl::OkStatus();
   const bool may_be_long = is_oversubscribed() && IsStepOfRoot(context.call);
@@ -126,6 +127,7 @@ bool Waiter::YieldUntil(std::chrono::steady_clock::time_point end,
 
 bool Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()> ready) {
   if (!is_oversubscribed()) return true;
+  WakeDozing(layout_.region(peers_.rank()));
   if (long_waits_ < kLongWaits || ++rests_ >= kRestTrialInterval) {
     rests_ = 0;
     if (YieldUntil(std::chrono::steady_clock::now() + kLongRest, ready)) {
@@ -147,6 +149,15 @@ bool Waiter::Rest(RankRegion& region, uint64_t number, absl::FunctionRef<bool()>
   }
   event.sleepers.fetch_sub(1);
   return ready();
+}
+
+void Waiter::Doze(RankRegion& region, absl::FunctionRef<bool()> ready) const {
+  base::EventCount& event = region.lead_event;
+  event.sleepers.fetch_add(1);
+  const uint32_t epoch = event.epoch.load();
+  // No fence: a notification that is missed costs kDoze.
+  if (!ready() && !failure_.has_failed()) base::SleepWhileEpochIs(event, epoch, kDoze);
+  event.sleepers.fetch_sub(1);
 }
 
 void Waiter::Sleep(base::EventCount& event, absl::FunctionRef<bool()> ready) const {

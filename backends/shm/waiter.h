@@ -114,6 +114,16 @@ class Waiter {
     base::WakeAll(event);
   }
 
+  // For a rank that waits for data of the owner of `region`, which was far ahead of it after the
+  // last wait, while they share cores: sleeps until that one waits in this group itself, or for
+  // kDoze. To look again and again would take half a core from it, as above; to be woken for each
+  // call would take it as long as a call.
+  void Doze(RankRegion& region, absl::FunctionRef<bool()> ready) const;
+  // For the owner: it is about to wait.
+  void WakeDozing(RankRegion& region) const {
+    if (ABSL_PREDICT_FALSE(HasSleepers(region.lead_event))) base::WakeAll(region.lead_event);
+  }
+
   // For the thread that waits in a collective: see NodeBackend.
   backends::Lifecycle::Awaited WhoIsAwaited() const;
 
