@@ -94,7 +94,7 @@ absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int 
   SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::Connect(address, SOCK_STREAM, deadline));
   std::unique_ptr<tls::Session> session;
   if (tls != nullptr) {
-    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(secret, host));
+    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(TlsPurpose(secret, number), host));
   }
   return Introduction::Begin(std::move(socket), secret, number, deadline, std::move(session));
 }

@@ -168,7 +168,7 @@ RankAcceptor::State RankAcceptor::Serve(Pending& pending) const {
     }
   }
   if (tls_ == nullptr) return State::kComplete;
-  auto session = tls_->Accept(secret_);
+  auto session = tls_->Accept(TlsPurpose(secret_, handshake.rank()));
   if (!session.ok()) {
     pending.error = session.status();
     return State::kComplete;

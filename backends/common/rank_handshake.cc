@@ -55,6 +55,10 @@ std::string NewHelloSecret() {
   return absl::BytesToHexString(base::RandomBytes(kHelloSecretSize / 2));
 }
 
+std::string TlsPurpose(absl::string_view secret, int rank) {
+  return absl::StrCat(secret, " ", rank);
+}
+
 CallerHandshake::CallerHandshake(absl::string_view secret, int rank)
     : secret_(secret), hello_{kMagic, rank, {}, {}} {
   SYNCLINE_DCHECK(secret.size() == kHelloSecretSize);

@@ -19,6 +19,10 @@ inline constexpr size_t kHelloSecretSize = 32;  // Characters.
 // A new random secret of hexadecimal digits.
 std::string NewHelloSecret();
 
+// The purpose of the TLS session that follows the messages below, of the caller with this rank: see
+// tls::Context. So the session cannot stand for that of another connection.
+std::string TlsPurpose(absl::string_view secret, int rank);
+
 // What the two sides of a new connection send, and nothing else before. `proof` is HmacSha256 of
 // who proves, both nonces and the caller's rank, under the secret; so what somebody has recorded is
 // of no use on another connection, nor sent back to who made it. `tag` is that of the caller's

@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<GlooBackend>> GlooBackend::Make(const BackendConf
   options.address = config.local_address.empty() ? "127.0.0.1" : config.local_address;
   options.mismatch_check = config.mismatch_check;
   options.check_peers = config.check_peers;
-  SYNCLINE_ASSIGN_OR_RETURN(auto mesh, Mesh::Connect(*config.store, options, config.deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(auto mesh, Mesh::Connect(config.store, options, config.deadline));
   std::unique_ptr<GlooBackend> backend(new GlooBackend(std::move(mesh), config));
   SYNCLINE_RETURN_IF_ERROR(backend->Connect(config.deadline));
   return backend;

@@ -5,9 +5,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
+#include "backends/common/giving_up.h"
 #include "backends/common/tls_join.h"
 #include "backends/gloo/slots.h"
 #include "backends/gloo/thresholds.h"
@@ -17,7 +19,9 @@
 #include "gloo/transport/address.h"
 #include "gloo/transport/pair.h"
 #include "gloo/transport/tcp/device.h"
+#include "gloo/transport/tcp/pair.h"
 #include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
 #include "syncline/status.h"
 
 namespace syncline::gloo_backend {
@@ -48,13 +52,13 @@ absl::StatusOr<Listening> Listen(const Mesh::Options& options, const Deadline& d
   Listening listening;
   absl::Status status = CatchGloo([&] {
     gloo::transport::tcp::attr attr(options.address.c_str());
-    const auto device = gloo::transport::tcp::CreateDevice(attr);
+    // It does not wait in connect(), which Connecting does.
+    const auto device = gloo::transport::tcp::CreateLazyDevice(attr);
     listening.device = std::dynamic_pointer_cast<gloo::transport::tcp::Device>(device);
     if (tls != nullptr) listening.device->setChannelFactory(TlsChannels(std::move(tls)));
     auto& transport = listening.transport;
     transport = device->createContext(options.rank, options.size);
-    // Gloo takes the timeout for each of up to five steps of connect.
-    transport->setTimeout(ToGlooTimeout(deadline.Remaining() / 5));
+    transport->setTimeout(ToGlooTimeout(deadline.Remaining()));
     for (int peer = 0; peer < options.size; ++peer) {
       if (peer == options.rank) continue;
       const std::vector<char> address = transport->createPair(peer)->address().bytes();
@@ -100,34 +104,98 @@ absl::Status CheckSettings(const backends::PeerTable& peers) {
   return backends::CheckAllCompareOrNone(of_ranks);
 }
 
-absl::Status ConnectAll(const backends::PeerTable& peers, gloo::transport::Context& transport,
-                        const Deadline& deadline) {
-  for (int peer = 0; peer < peers.size(); ++peer) {
-    if (peer == peers.rank()) continue;
-    absl::Status status =
-        CatchGloo([&] { transport.getPair(peer)->connect(AddressOf(peers, peer, peers.rank())); });
-    if (status.ok()) continue;
-    const std::string text =
-        absl::StrCat("cannot connect to ", peers.Describe(peer), ": ", status.message());
-    return WithRanks(deadline.Expired() ? TimeoutError(text) : NetworkError(text), {peer});
+// Connects to all other ranks at once: with TLS both sides of a connection take part until it is
+// made, so a rank that waited for one peer would keep the others waiting.
+class Connecting {
+ public:
+  Connecting(const backends::PeerTable& peers, gloo::transport::Context& transport)
+      : peers_(peers), transport_(transport), connected_(peers.size()) {}
+
+  absl::Status Begin() {
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      if (peer == peers_.rank()) continue;
+      const absl::Status status = CatchGloo(
+          [&] { transport_.getPair(peer)->connect(AddressOf(peers_, peer, peers_.rank())); });
+      if (!status.ok()) return Ended(peer, status);
+    }
+    return absl::OkStatus();
   }
-  return absl::OkStatus();
-}
+
+  // Errors that Mesh::Connect returns.
+  absl::Status Await(const Deadline& deadline, const PeerCheck& check_peers) {
+    while (true) {
+      const std::vector<int> late = Look();
+      if (late.empty() && failure_.ok()) return absl::OkStatus();
+      SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
+      SYNCLINE_RETURN_IF_ERROR(peers_.CheckAlive());
+      if (check_peers) SYNCLINE_RETURN_IF_ERROR(check_peers());
+      if (!failure_.ok()) return failure_;
+      if (deadline.Expired()) return Late(late, deadline);
+    }
+  }
+
+ private:
+  // Returns the ranks whose connections are not made yet, after a wait for the first of them.
+  std::vector<int> Look() {
+    std::vector<int> late;
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      if (peer == peers_.rank()) continue;
+      auto& pair = static_cast<gloo::transport::tcp::Pair&>(*transport_.getPair(peer));
+      bool is_connected = false;
+      const absl::Status status = CatchGloo(
+          [&] { is_connected = pair.waitConnected(late.empty() ? kConnectSlice : kNoWait); });
+      if (!status.ok()) {
+        failure_.Update(Ended(peer, status));
+      } else if (is_connected) {
+        connected_[peer] = true;
+      } else {
+        late.push_back(peer);
+      }
+    }
+    return late;
+  }
+
+  absl::Status Ended(int peer, const absl::Status& why) const {
+    const std::string name = peers_.Describe(peer);
+    return WithRanks(connected_[peer]
+                         ? NetworkError(absl::StrCat(name, " has given up joining, or died"))
+                         : Annotate(why, absl::StrCat("cannot connect to ", name)),
+                     {peer});
+  }
+
+  absl::Status Late(const std::vector<int>& ranks, const Deadline& deadline) const {
+    std::vector<std::string> names;
+    for (const int rank : ranks) names.push_back(peers_.Describe(rank));
+    return WithRanks(
+        TimeoutError(absl::StrCat(absl::StrJoin(names, ", "), " did not connect within ",
+                                  absl::FormatDuration(deadline.timeout()))),
+        ranks);
+  }
+
+  const backends::PeerTable& peers_;
+  gloo::transport::Context& transport_;
+  std::vector<bool> connected_;
+  absl::Status failure_;  // The first.
+};
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(Store& store, const Options& options,
+absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(const std::shared_ptr<Store>& store,
+                                                    const Options& options,
                                                     const Deadline& deadline) {
   std::string payload(1, options.mismatch_check == MismatchCheck::kOn ? kChecks : kDoesNotCheck);
   auto listening = Listen(options, deadline, payload);
   absl::StatusOr<std::string> published = payload;
   if (!listening.ok()) published = listening.status();
   SYNCLINE_ASSIGN_OR_RETURN(backends::PeerTable peers,
-                            backends::JoinEncrypting(store, options.rank, options.size, published,
+                            backends::JoinEncrypting(*store, options.rank, options.size, published,
                                                      deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
-  SYNCLINE_RETURN_IF_ERROR(ConnectAll(peers, *listening->transport, deadline));
+  Connecting connecting(peers, *listening->transport);
+  absl::Status connected = connecting.Begin();
+  if (connected.ok()) connected = connecting.Await(deadline, options.check_peers);
+  if (!connected.ok()) return backends::GiveUpJoining(store, peers, connected);
   // Whoever else connects from now on would only take a descriptor.
   if (listening->device != nullptr) listening->device->stopListening();
   return std::unique_ptr<Mesh>(

@@ -50,7 +50,8 @@ class Mesh final : public backends::Connections {
   // rank has connected, when others may not have yet. Errors are those of PeerTable::Join; a
   // NetworkError or TimeoutError that names the peer that cannot be reached; and a MismatchError if
   // mismatch_check is not the same on all ranks.
-  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(Store& store, const Options& options,
+  static absl::StatusOr<std::unique_ptr<Mesh>> Connect(const std::shared_ptr<Store>& store,
+                                                       const Options& options,
                                                        const Deadline& deadline);
 
   ~Mesh() override;  // Leaves, if that has not been done. Requires that no operation is under way.

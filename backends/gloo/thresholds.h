@@ -13,6 +13,8 @@
 #ifndef SYNCLINE_BACKENDS_GLOO_THRESHOLDS_H_
 #define SYNCLINE_BACKENDS_GLOO_THRESHOLDS_H_
 
+#include <chrono>
+
 #include "absl/time/time.h"
 #include "backends/common/message_collectives.h"
 
@@ -20,6 +22,9 @@ namespace syncline::gloo_backend {
 
 // 16 KiB and 1 MiB.
 inline constexpr backends::MessageThresholds kMessageThresholds = {16 << 10, 1 << 20};
+
+// How long a rank that joins waits for one connection before it looks at the others again.
+inline constexpr std::chrono::milliseconds kConnectSlice(50), kNoWait(0);
 
 // A rank that leaves waits at most so long for its peers to read what it has sent.
 inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);

@@ -12,18 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "backends/gloo/transport.h"
 #include "core/tls/session.h"
-#include "gloo/common/error.h"
 #include "gloo/transport/tcp/address.h"
+#include "syncline/status.h"
 
 namespace syncline::gloo_backend {
 namespace {
 
 using gloo::transport::tcp::Address;
-
-[[noreturn]] void Throw(const absl::Status& status) {
-  throw gloo::IoException(std::string(status.message()));
-}
 
 class TlsChannel final : public gloo::transport::tcp::Channel {
  public:
@@ -31,7 +28,7 @@ class TlsChannel final : public gloo::transport::tcp::Channel {
 
   bool handshake(int fd) override {
     const absl::StatusOr<bool> is_complete = session_->Handshake(fd);
-    if (!is_complete.ok()) Throw(is_complete.status());
+    if (!is_complete.ok()) ThrowThroughGloo(is_complete.status());
     return *is_complete;
   }
   ssize_t write(int fd, const iovec* iov, int count) override {
@@ -50,8 +47,10 @@ class TlsChannel final : public gloo::transport::tcp::Channel {
 std::string HostOf(const Address& address) {
   const sockaddr_storage& storage = address.getSockaddr();
   char text[NI_MAXHOST] = "";
-  getnameinfo(reinterpret_cast<const sockaddr*>(&storage), sizeof(storage), text, sizeof(text),
-              nullptr, 0, NI_NUMERICHOST);
+  const int error = getnameinfo(reinterpret_cast<const sockaddr*>(&storage), sizeof(storage), text,
+                                sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  // Without a name every certificate would do.
+  if (error != 0) ThrowThroughGloo(NetworkError(gai_strerror(error)));
   return text;
 }
 
@@ -62,7 +61,7 @@ gloo::transport::tcp::ChannelFactory TlsChannels(std::shared_ptr<tls::Context> t
     const std::string purpose = absl::StrCat("gloo ", listener.getSeq());
     absl::StatusOr<std::unique_ptr<tls::Session>> session =
         is_initiator ? tls->Connect(purpose, HostOf(listener)) : tls->Accept(purpose);
-    if (!session.ok()) Throw(session.status());
+    if (!session.ok()) ThrowThroughGloo(session.status());
     return std::make_unique<TlsChannel>(*std::move(session));
   };
 }

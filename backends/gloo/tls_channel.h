@@ -11,9 +11,9 @@
 
 namespace syncline::gloo_backend {
 
-// Both sides take the number of the connection, which the listening one has drawn and which only
-// the ranks know, into what they prove: so a connection cannot stand for another of the job.
-// Whatever fails is thrown as a gloo::IoException.
+// The purpose of each session has the number of the connection, which the listening side has drawn:
+// so nobody on the way can make a connection stand for that of another rank. Errors go through
+// Gloo as ThrowThroughGloo has it.
 gloo::transport::tcp::ChannelFactory TlsChannels(std::shared_ptr<tls::Context> tls);
 
 }  // namespace syncline::gloo_backend

@@ -174,6 +174,8 @@ absl::Status CatchGloo(absl::FunctionRef<void()> calls) {
   }
 }
 
+void ThrowThroughGloo(const absl::Status& status) { throw StatusException(status); }
+
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration) {
   const absl::Duration bounded = std::clamp(duration, absl::Milliseconds(1), absl::Hours(24 * 365));
   return absl::ToChronoMilliseconds(absl::Ceil(bounded, absl::Milliseconds(1)));

@@ -28,6 +28,9 @@ namespace syncline::gloo_backend {
 // message has another size than the receive posted for it. No other code catches them.
 absl::Status CatchGloo(absl::FunctionRef<void()> calls);
 
+// Throws what CatchGloo turns into `status`.
+[[noreturn]] void ThrowThroughGloo(const absl::Status& status);
+
 // `duration` for Gloo: at least a millisecond, since Gloo takes 0 for "no timeout"; at most a year.
 std::chrono::milliseconds ToGlooTimeout(absl::Duration duration);
 

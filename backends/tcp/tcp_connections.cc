@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/comparison.h"
+#include "backends/common/giving_up.h"
 #include "backends/common/listener.h"
 #include "backends/common/rank_acceptor.h"
 #include "backends/common/socket_delivery.h"
@@ -173,7 +174,8 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
     SYNCLINE_ASSIGN_OR_RETURN(sockets.abort_event, NewEvent());
     SYNCLINE_ASSIGN_OR_RETURN(sockets.wake_event, NewEvent());
     SYNCLINE_ASSIGN_OR_RETURN(sockets.stop_event, NewEvent());
-    SYNCLINE_RETURN_IF_ERROR(ConnectAll(config, peers, *listener, sockets));
+    const absl::Status connected = ConnectAll(config, peers, *listener, sockets);
+    if (!connected.ok()) return backends::GiveUpJoining(config.store, peers, connected);
   }
   return std::unique_ptr<TcpConnections>(new TcpConnections(std::move(peers), std::move(sockets)));
 }

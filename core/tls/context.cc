@@ -61,6 +61,17 @@ int FindKey(SSL* ssl, const unsigned char* identity, size_t identity_bytes, SSL_
   return name == known && *session == nullptr ? 0 : 1;
 }
 
+// A server takes the one protocol that its connection stands for: see Session::Options.
+int SelectConnection(SSL* ssl, const unsigned char** selected, unsigned char* selected_size,
+                     const unsigned char* offered, unsigned offered_size, void* /*argument*/) {
+  const absl::string_view connection = Session::Of(ssl).connection();
+  const absl::string_view names(reinterpret_cast<const char*>(offered), offered_size);
+  if (names.empty() || names.substr(1) != connection) return SSL_TLSEXT_ERR_ALERT_FATAL;
+  *selected = offered + 1;
+  *selected_size = static_cast<unsigned char>(connection.size());
+  return SSL_TLSEXT_ERR_OK;
+}
+
 // OpenSSL would otherwise ask at the terminal.
 int NoPassword(char* /*password*/, int /*size*/, int /*is_for_writing*/, void* /*data*/) {
   return 0;
@@ -185,6 +196,7 @@ absl::StatusOr<Context::ContextPointer> Context::Load() const {
     SSL_CTX_set_ciphersuites(
         context.get(),
         absl::StrCat(kCipher, ":TLS_CHACHA20_POLY1305_SHA256:TLS_AES_256_GCM_SHA384").c_str());
+    SSL_CTX_set_alpn_select_cb(context.get(), &SelectConnection, nullptr);
     SYNCLINE_RETURN_IF_ERROR(UseCertificates(context.get(), settings_));
   }
   return context;
@@ -245,6 +257,7 @@ absl::StatusOr<std::unique_ptr<Session>> Context::NewSession(Session::Role role,
     options.key = base::HmacSha256(secret_, absl::StrCat("syncline TLS key ", purpose));
     options.description = "the job's secret";
   } else {
+    options.connection = base::HmacSha256(purpose, "syncline TLS connection");
     options.peer_name = peer_name;
     options.description = absl::StrCat("the certificate in '", settings_.certificate_file, "'");
   }

@@ -38,9 +38,10 @@ class Context {
 
   Mode mode() const { return settings_.mode; }
 
-  // One end of a connection. With Mode::kSecret, `purpose` must be the same at both ends: the key
-  // follows from it too. `host`, with certificates: what this process connects to, a name or an
-  // address. BackendError if memory is short.
+  // One end of a connection. `purpose`, which both ends prove to each other, must be the same: with
+  // Mode::kSecret the key follows from it too. What can be guessed of it is not hidden. `host`,
+  // with certificates: what this process connects to, a name or an address. BackendError if memory
+  // is short.
   absl::StatusOr<std::unique_ptr<Session>> Connect(absl::string_view purpose,
                                                    const std::string& host);
   absl::StatusOr<std::unique_ptr<Session>> Accept(absl::string_view purpose);

@@ -90,6 +90,9 @@ std::string DescribeHandshakeError(unsigned long error, absl::string_view own, b
       case SSL_R_TLSV1_ALERT_DECRYPT_ERROR:
         if (!is_secret) break;
         return "the two sides do not have the same job secret (SYNCLINE_SECRET_FILE)";
+      case SSL_R_NO_APPLICATION_PROTOCOL:
+      case SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL:
+        return std::string(kOtherConnection);
       case SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE:
         return "the other side has no certificate";
       case SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED:

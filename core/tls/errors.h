@@ -20,6 +20,10 @@ std::string DescribeVerdict(long verdict, absl::string_view peer_name);
 // secret" (`is_secret`), or "the certificate in FILE".
 std::string DescribeHandshakeError(unsigned long error, absl::string_view own, bool is_secret);
 
+// Where a client does not ask for the connection that the server is there for.
+inline constexpr absl::string_view kOtherConnection =
+    "the two sides do not mean the same connection: somebody on the way may have exchanged two";
+
 // The errors in OpenSSL's queue of this thread, which is empty then: "no such file; bad base64".
 std::string TakeErrors();
 

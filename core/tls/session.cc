@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "core/tls/errors.h"
 #include "syncline/status.h"
@@ -32,6 +33,14 @@ constexpr size_t kShortPiece = 4 << 10;
 // refused only when it reads.
 constexpr char kAccepted = 'A';
 
+constexpr absl::string_view kRefusalUrl = "syncline/tls-refusal";
+
+absl::Status RefusalError(absl::string_view text) {
+  absl::Status status = NetworkError(text);
+  status.SetPayload(kRefusalUrl, absl::Cord());
+  return status;
+}
+
 bool IsAddress(const std::string& name) {
   ASN1_OCTET_STRING* const address = a2i_IPADDRESS(name.c_str());
   ASN1_OCTET_STRING_free(address);
@@ -47,6 +56,15 @@ bool Demand(SSL* ssl, const std::string& peer_name) {
   }
   SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
   return SSL_set1_host(ssl, peer_name.c_str()) == 1;
+}
+
+// Asks the server for the connection, as the one protocol that the client offers (RFC 7301). The
+// handshake covers it, so nobody on the way can exchange two connections for each other.
+bool AskFor(SSL* ssl, const std::string& connection) {
+  if (connection.empty()) return true;
+  const std::string offer = static_cast<char>(connection.size()) + connection;
+  return SSL_set_alpn_protos(ssl, reinterpret_cast<const unsigned char*>(offer.data()),
+                             static_cast<unsigned>(offer.size())) == 0;
 }
 
 }  // namespace
@@ -97,6 +115,8 @@ class SessionBio {
   }
 };
 
+bool IsRefusal(const absl::Status& status) { return status.GetPayload(kRefusalUrl).has_value(); }
+
 std::unique_ptr<Session> Session::Create(SSL_CTX* context, Options options) {
   std::unique_ptr<Session> session(new Session(std::move(options)));
   session->ssl_ = SSL_new(context);
@@ -108,6 +128,7 @@ std::unique_ptr<Session> Session::Create(SSL_CTX* context, Options options) {
   SSL_set_app_data(ssl, session.get());
   if (!Demand(ssl, session->options_.peer_name)) return nullptr;
   if (session->options_.role == Role::kClient) {
+    if (!AskFor(ssl, session->options_.connection)) return nullptr;
     SSL_set_connect_state(ssl);
     // It takes no server that proves a certificate instead of the key.
     if (!session->options_.key.empty()) SSL_set_verify(ssl, SSL_VERIFY_PEER, nullptr);
@@ -142,6 +163,7 @@ absl::StatusOr<bool> Session::Handshake(int socket) {
   if (is_confirmed_) return true;
   SSL_set_default_read_buffer_len(ssl_, kReadBytes);
   if (options_.role == Role::kServer) {
+    if (!IsAskedFor()) return RefusalError(kOtherConnection);
     const iovec accepted = {const_cast<char*>(&kAccepted), 1};
     if (Send(socket, &accepted, 1) != 1) return HandshakeError(SSL_ERROR_SYSCALL);
   } else {
@@ -158,14 +180,21 @@ absl::StatusOr<bool> Session::Handshake(int socket) {
   return true;
 }
 
+bool Session::IsAskedFor() const {
+  const unsigned char* name = nullptr;
+  unsigned size = 0;
+  SSL_get0_alpn_selected(ssl_, &name, &size);
+  return absl::string_view(reinterpret_cast<const char*>(name), size) == options_.connection;
+}
+
 absl::Status Session::HandshakeError(int result) {
   if (!refused_.empty()) {
-    return NetworkError(absl::StrCat(
+    return RefusalError(absl::StrCat(
         "the other side's certificate ", refused_,
         " is not accepted: ", DescribeVerdict(SSL_get_verify_result(ssl_), options_.peer_name)));
   }
   if (result == SSL_ERROR_SSL) {
-    return NetworkError(
+    return RefusalError(
         DescribeHandshakeError(ERR_peek_error(), options_.description, !options_.key.empty()));
   }
   has_ended_ = true;

@@ -22,6 +22,11 @@ struct ssl_ctx_st;
 
 namespace syncline::tls {
 
+// Whether an error is that of a Handshake in which one side does not accept what the other proves,
+// and not one of a connection that has ended, for which there may be another cause. Annotate keeps
+// that.
+bool IsRefusal(const absl::Status& status);
+
 // Made by a Context. Not thread-safe: reads and writes share state. Borrows the socket, which
 // carries nothing else from the first call of Handshake on.
 //
@@ -33,7 +38,9 @@ class Session {
 
   struct Options {
     Role role = Role::kClient;
-    std::string key;          // With Mode::kSecret: 32 bytes.
+    std::string key;  // With Mode::kSecret: 32 bytes.
+    std::string
+        connection;  // With certificates: 32 bytes that stand for what both ends must agree on.
     std::string description;  // Of what this side proves, for messages.
     std::string peer_name;    // That the peer's certificate must have; empty: any.
     uint64_t records_per_key = 0;
@@ -66,6 +73,7 @@ class Session {
   // Used by Context's callbacks.
   static Session& Of(const ssl_st* ssl);
   absl::string_view key() const { return options_.key; }
+  absl::string_view connection() const { return options_.connection; }
   void NoteRefused(std::string certificate) { refused_ = std::move(certificate); }
 
  private:
@@ -81,6 +89,8 @@ class Session {
   void EncryptGathered();
   void Encrypt(const void* data, size_t bytes);
   absl::Status HandshakeError(int result);
+  // Whether a client has asked for the connection that this server is there for.
+  bool IsAskedFor() const;
 
   const Options options_;
   ssl_st* ssl_ = nullptr;

@@ -216,6 +216,17 @@ TEST(TlsTest, SecretsMustBeTheSame) {
   EXPECT_FALSE(other.server_error.ok());
 }
 
+TEST(TlsTest, CertificatesAreOfUseForTheConnectionAlone) {
+  const Folder folder;
+  const auto context = NewContext(folder.settings());
+  const Ends ends = Connect(*context, *context, "localhost", "one purpose", "another");
+  for (const absl::Status& error : {ends.client_error, ends.server_error}) {
+    EXPECT_EQ(KindOf(error), ErrorKind::kNetwork) << error;
+    EXPECT_THAT(error.message(), HasSubstr("do not mean the same connection"));
+    EXPECT_TRUE(IsRefusal(Annotate(error, "while connecting")));
+  }
+}
+
 TEST(TlsTest, ASecretIsNoCertificate) {
   const Folder folder;
   const auto secret = OfSecret("a secret"), certificates = NewContext(folder.settings());

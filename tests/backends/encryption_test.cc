@@ -20,6 +20,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "backends/tcp/tcp_connections.h"
 #include "core/base/unique_fd.h"
 #include "core/testing/tls_environment.h"
@@ -39,7 +41,9 @@
 namespace syncline {
 namespace {
 
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using tls::Mode;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
@@ -213,6 +217,30 @@ TEST_P(EncryptionTest, ARankWithAnotherSecretIsNamedByBothSides) {
     EXPECT_THAT(statuses[rank].message(), HasSubstr(absl::StrCat("rank ", 1 - rank)));
     EXPECT_EQ(RanksOf(statuses[rank]), std::vector<int>{1 - rank});
     EXPECT_THAT(statuses[rank].message(), HasSubstr("do not have the same job secret"));
+  }
+}
+
+// Whichever of the others it connects to first.
+TEST_P(EncryptionTest, OneOfThreeWithAnotherSecretIsNamedByAllAtOnce) {
+  for (int wrong = 0; wrong < 3; ++wrong) {
+    const TlsEnvironment environment, other;
+    std::ofstream(other.secret_file()) << "another secret of another job";
+    Joining joining(GetParam(), 3);
+    const absl::Time start = absl::Now();
+    for (int rank = 0; rank < 3; ++rank) {
+      (rank == wrong ? other : environment).Set(Mode::kSecret);
+      joining.Start(rank);
+    }
+    const std::vector<absl::Status> statuses = joining.Await();
+    EXPECT_LT(absl::Now() - start, kTimeout / 2);
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kNetwork) << statuses[rank];
+      if (rank == wrong) continue;
+      // Who has not talked to that rank itself hears of two that do not accept each other.
+      EXPECT_THAT(RanksOf(statuses[rank]), Contains(wrong)) << rank << statuses[rank];
+      EXPECT_THAT(RanksOf(statuses[rank]), Not(Contains(rank))) << statuses[rank];
+      EXPECT_THAT(statuses[rank].message(), HasSubstr("do not have the same job secret"));
+    }
   }
 }
 
