@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -34,6 +35,18 @@ class Stream {
   // that does, whatever else can be read will wake who polls for the socket.
   ssize_t Send(const iovec* pieces, size_t count) {
     if (session_ != nullptr) return session_->Send(fd(), pieces, count);
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) bytes += pieces[i].iov_len;
+    if (bytes <= kFewBytes) {
+      // To gather few bytes takes the kernel longer than this.
+      char few[kFewBytes];
+      size_t at = 0;
+      for (size_t i = 0; i < count; ++i) {
+        std::memcpy(few + at, pieces[i].iov_base, pieces[i].iov_len);
+        at += pieces[i].iov_len;
+      }
+      return send(fd(), few, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
     msghdr message = {};
     message.msg_iov = const_cast<iovec*>(pieces);
     message.msg_iovlen = count;
@@ -51,6 +64,8 @@ class Stream {
   }
 
  private:
+  static constexpr size_t kFewBytes = 1024;
+
   base::UniqueFd socket_;
   std::unique_ptr<Session> session_;
 };
