@@ -1,10 +1,9 @@
 #include "backends/common/giving_up.h"
 
 #include <algorithm>
-#include <optional>
+#include <functional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -21,7 +20,15 @@
 namespace syncline::backends {
 namespace {
 
-std::string KeyOf(int rank) { return absl::StrCat("gave up/", rank); }
+constexpr char kPrefix[] = "gave up/";
+// Of the ranks that an error blames, so many are asked why.
+constexpr size_t kMostAsked = 8;
+
+std::string KeyOf(int rank) { return absl::StrCat(kPrefix, rank); }
+
+bool Has(const std::vector<int>& ranks, int rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
 
 // "3 5  cannot connect to ...": the ranks that are to blame, and why. Where the two sides of a
 // connection do not accept each other, it may be either.
@@ -31,69 +38,93 @@ std::string Serialize(const absl::Status& failure, int self) {
   return absl::StrCat(absl::StrJoin(ranks, " "), "  ", failure.message());
 }
 
-// What rank `from` has published, as an error of this rank. Nothing where that blames this one too,
-// which knows better then.
-std::optional<absl::Status> Quote(const PeerTable& peers, int from, const std::string& text) {
+// What rank `from` has published, as an error of this rank.
+absl::Status Quote(const PeerTable& peers, int from, const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits("  ", 1));
   std::vector<int> ranks;
   for (const absl::string_view word : absl::StrSplit(parts.first, ' ', absl::SkipEmpty())) {
     int rank = 0;
     if (absl::SimpleAtoi(word, &rank) && rank >= 0 && rank < peers.size()) ranks.push_back(rank);
   }
-  if (std::count(ranks.begin(), ranks.end(), peers.rank()) > 0) return std::nullopt;
+  // Of two that do not accept each other, each names the other.
+  if (Has(ranks, from))
+    ranks.erase(std::remove(ranks.begin(), ranks.end(), peers.rank()), ranks.end());
   if (ranks.empty()) ranks = {from};
   return WithRanks(
       NetworkError(absl::StrCat(peers.Describe(from), " has given up joining: ", parts.second)),
       std::move(ranks));
 }
 
-// A thread of its own shares it with the caller, so that the caller can leave the thread behind if
-// the store hangs.
-struct Exchange {
-  std::shared_ptr<Store> store;
-  PeerTable peers;
-  absl::Status failure;
-  absl::Status result;
-  absl::Notification done;
-};
+// What `rank` has published; OK if nothing.
+absl::Status Ask(Store& store, const PeerTable& peers, int rank) {
+  if (rank == peers.rank() || !store.Check({KeyOf(rank)}).value_or(false)) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = store.Get(KeyOf(rank), GivingUp::kBound);
+  return text.ok() ? Quote(peers, rank, *text) : absl::OkStatus();
+}
 
-void Run(Exchange& exchange) {
-  Store& store = *exchange.store;
-  // Where one side does not accept what the other proves, no third rank is the cause.
-  const bool may_be_consequence = !tls::IsRefusal(exchange.failure);
-  for (const int rank : may_be_consequence ? RanksOf(exchange.failure) : std::vector<int>()) {
-    const std::string key = KeyOf(rank);
-    if (rank == exchange.peers.rank() || !store.Check({key}).value_or(false)) continue;
-    const absl::StatusOr<std::string> text = store.Get(key, kGivingUpBound);
-    if (!text.ok()) continue;
-    if (const auto quoted = Quote(exchange.peers, rank, *text); quoted.has_value()) {
-      exchange.result = *quoted;
-      break;
-    }
+// Runs `ask` on a thread of its own, which is left behind if the store hangs. Returns OK then.
+absl::Status RunBounded(std::function<absl::Status()> ask) {
+  struct Exchange {
+    std::function<absl::Status()> ask;
+    absl::Status result;
+    absl::Notification done;
+  };
+  const auto exchange = std::make_shared<Exchange>();
+  exchange->ask = std::move(ask);
+  absl::StatusOr<std::thread> thread = base::StartThread("giving up joining", [exchange] {
+    exchange->result = exchange->ask();
+    exchange->done.Notify();
+  });
+  if (!thread.ok()) return absl::OkStatus();
+  if (!exchange->done.WaitForNotificationWithTimeout(GivingUp::kBound)) {
+    thread->detach();
+    return absl::OkStatus();
   }
-  const int self = exchange.peers.rank();
-  store.Set(KeyOf(self), Serialize(exchange.result, self)).IgnoreError();
+  thread->join();
+  return exchange->result;
 }
 
 }  // namespace
 
-absl::Status GiveUpJoining(std::shared_ptr<Store> store, const PeerTable& peers,
-                           const absl::Status& failure) {
-  const std::shared_ptr<Exchange> exchange(
-      new Exchange{std::move(store), peers, failure, failure, {}});
-  absl::StatusOr<std::thread> thread = base::StartThread("giving up joining", [exchange] {
-    Run(*exchange);
-    exchange->done.Notify();
+absl::Status GivingUp::Check() {
+  const absl::Time now = absl::Now();
+  if (now < next_check_) return absl::OkStatus();
+  next_check_ = now + kInterval;
+  const absl::Status heard = RunBounded([store = store_, peers = peers_]() -> absl::Status {
+    const auto keys = store->Keys(kPrefix);
+    if (!keys.ok()) return absl::OkStatus();
+    for (const std::string& key : *keys) {
+      int rank = 0;
+      if (!absl::SimpleAtoi(key.substr(sizeof(kPrefix) - 1), &rank)) continue;
+      if (rank >= 0 && rank < peers.size()) SYNCLINE_RETURN_IF_ERROR(Ask(*store, peers, rank));
+    }
+    return absl::OkStatus();
   });
-  if (!thread.ok()) return failure;
-  if (!exchange->done.WaitForNotificationWithTimeout(kGivingUpBound)) {
-    thread->detach();
-    return failure;
-  }
-  thread->join();
+  has_heard_ = !heard.ok();
+  return heard;
+}
+
+absl::Status GivingUp::Tell(const absl::Status& failure) const {
+  const absl::Status quoted = RunBounded(
+      [store = store_, peers = peers_, has_heard = has_heard_, failure]() -> absl::Status {
+        const int self = peers.rank();
+        if (!store->Set(KeyOf(self), Serialize(failure, self)).ok()) return absl::OkStatus();
+        // Where one side does not accept what the other proves, no third rank is the cause.
+        if (has_heard || tls::IsRefusal(failure)) return absl::OkStatus();
+        std::vector<int> blamed = RanksOf(failure);
+        blamed.resize(std::min(blamed.size(), kMostAsked));
+        for (const int rank : blamed) {
+          const absl::Status quote = Ask(*store, peers, rank);
+          if (quote.ok()) continue;
+          store->Set(KeyOf(self), Serialize(quote, self)).IgnoreError();
+          return quote;
+        }
+        return absl::OkStatus();
+      });
   // An error of another kind, such as an interrupt, is this rank's own.
   const ErrorKind kind = KindOf(failure);
-  return kind == ErrorKind::kNetwork || kind == ErrorKind::kTimeout ? exchange->result : failure;
+  const bool may_be_consequence = kind == ErrorKind::kNetwork || kind == ErrorKind::kTimeout;
+  return may_be_consequence && !quoted.ok() ? quoted : failure;
 }
 
 }  // namespace syncline::backends

@@ -3,23 +3,44 @@
 #define SYNCLINE_BACKENDS_COMMON_GIVING_UP_H_
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
 #include "syncline/store.h"
 
 namespace syncline::backends {
 
-// For a rank that has failed to connect to those of `peers`, with `failure`: publishes that in
-// `store`, in which they have met, and returns the error for the user. That is `failure`, unless
-// the ranks that it blames have given up before: then it quotes one of them, and names the ranks
-// that that one blames. Call it before this rank ends its connections, by which others notice.
-// Takes no longer than kGivingUpBound, whatever the store does.
-absl::Status GiveUpJoining(std::shared_ptr<Store> store, const PeerTable& peers,
-                           const absl::Status& failure);
+// For a rank that connects to those of a table, in whose store they have met. A connection that is
+// refused or has ended does not say why, and of one that nobody begins nothing is heard at all.
+// Neither call takes longer than kBound, whatever the store does. Borrows the table. Not
+// thread-safe.
+class GivingUp {
+ public:
+  static constexpr absl::Duration kBound = absl::Seconds(1);
+  static constexpr absl::Duration kInterval = absl::Seconds(1);
 
-inline constexpr absl::Duration kGivingUpBound = absl::Seconds(1);
+  GivingUp(std::shared_ptr<Store> store, const PeerTable& peers)
+      : store_(std::move(store)), peers_(peers) {}
+
+  // For a wait, which may call it as often as it likes: the error of a rank that has given up. Asks
+  // the store each kInterval.
+  absl::Status Check();
+
+  // This rank gives up, because of `failure`: publishes that, and returns the error for the user.
+  // That is `failure`, unless the ranks that it blames have given up before: then it quotes one of
+  // them, and names the ranks that that one blames. A refusal of TLS stays as it is. Call it before
+  // this rank ends its connections, by which others notice.
+  absl::Status Tell(const absl::Status& failure) const;
+
+ private:
+  const std::shared_ptr<Store> store_;
+  const PeerTable& peers_;
+  absl::Time next_check_ = absl::Now() + kInterval;
+  bool has_heard_ = false;  // Check has returned an error.
+};
 
 }  // namespace syncline::backends
 

@@ -1,8 +1,10 @@
 #include "backends/gloo/mesh.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -109,58 +111,59 @@ absl::Status CheckSettings(const backends::PeerTable& peers) {
 class Connecting {
  public:
   Connecting(const backends::PeerTable& peers, gloo::transport::Context& transport)
-      : peers_(peers), transport_(transport), connected_(peers.size()) {}
-
-  absl::Status Begin() {
+      : peers_(peers), transport_(transport), states_(peers.size(), State::kPending) {
+    states_[peers.rank()] = State::kConnected;
     for (int peer = 0; peer < peers_.size(); ++peer) {
       if (peer == peers_.rank()) continue;
-      const absl::Status status = CatchGloo(
-          [&] { transport_.getPair(peer)->connect(AddressOf(peers_, peer, peers_.rank())); });
-      if (!status.ok()) return Ended(peer, status);
+      Note(peer, CatchGloo([&] {
+             transport_.getPair(peer)->connect(AddressOf(peers_, peer, peers_.rank()));
+           }));
     }
-    return absl::OkStatus();
   }
 
-  // Errors that Mesh::Connect returns.
-  absl::Status Await(const Deadline& deadline, const PeerCheck& check_peers) {
+  // Waits until all are connected. Errors are those of Mesh::Connect. `check` is asked all the
+  // time.
+  absl::Status Await(const Deadline& deadline, absl::FunctionRef<absl::Status()> check) {
     while (true) {
       const std::vector<int> late = Look();
       if (late.empty() && failure_.ok()) return absl::OkStatus();
       SYNCLINE_RETURN_IF_ERROR(CheckInterrupt());
-      SYNCLINE_RETURN_IF_ERROR(peers_.CheckAlive());
-      if (check_peers) SYNCLINE_RETURN_IF_ERROR(check_peers());
+      SYNCLINE_RETURN_IF_ERROR(check());
       if (!failure_.ok()) return failure_;
       if (deadline.Expired()) return Late(late, deadline);
     }
   }
 
  private:
-  // Returns the ranks whose connections are not made yet, after a wait for the first of them.
+  enum class State { kPending, kConnected, kFailed };
+
+  // Returns the ranks whose connections are not made yet, after a wait for one of them.
   std::vector<int> Look() {
     std::vector<int> late;
+    std::chrono::milliseconds wait = kConnectSlice;
     for (int peer = 0; peer < peers_.size(); ++peer) {
-      if (peer == peers_.rank()) continue;
+      if (peer == peers_.rank() || states_[peer] == State::kFailed) continue;
       auto& pair = static_cast<gloo::transport::tcp::Pair&>(*transport_.getPair(peer));
       bool is_connected = false;
-      const absl::Status status = CatchGloo(
-          [&] { is_connected = pair.waitConnected(late.empty() ? kConnectSlice : kNoWait); });
-      if (!status.ok()) {
-        failure_.Update(Ended(peer, status));
-      } else if (is_connected) {
-        connected_[peer] = true;
-      } else {
-        late.push_back(peer);
-      }
+      const bool was_pending = states_[peer] == State::kPending;
+      Note(peer,
+           CatchGloo([&] { is_connected = pair.waitConnected(was_pending ? wait : kNoWait); }));
+      if (was_pending) wait = kNoWait;
+      if (is_connected) states_[peer] = State::kConnected;
+      if (states_[peer] == State::kPending) late.push_back(peer);
     }
     return late;
   }
 
-  absl::Status Ended(int peer, const absl::Status& why) const {
+  void Note(int peer, const absl::Status& status) {
+    if (status.ok()) return;
     const std::string name = peers_.Describe(peer);
-    return WithRanks(connected_[peer]
-                         ? NetworkError(absl::StrCat(name, " has given up joining, or died"))
-                         : Annotate(why, absl::StrCat("cannot connect to ", name)),
-                     {peer});
+    failure_.Update(
+        WithRanks(states_[peer] == State::kConnected
+                      ? NetworkError(absl::StrCat(name, " has given up joining, or died"))
+                      : Annotate(status, absl::StrCat("cannot connect to ", name)),
+                  {peer}));
+    states_[peer] = State::kFailed;
   }
 
   absl::Status Late(const std::vector<int>& ranks, const Deadline& deadline) const {
@@ -174,8 +177,8 @@ class Connecting {
 
   const backends::PeerTable& peers_;
   gloo::transport::Context& transport_;
-  std::vector<bool> connected_;
-  absl::Status failure_;  // The first.
+  std::vector<State> states_;  // By rank.
+  absl::Status failure_;       // The first.
 };
 
 }  // namespace
@@ -192,10 +195,14 @@ absl::StatusOr<std::unique_ptr<Mesh>> Mesh::Connect(const std::shared_ptr<Store>
                                                      deadline, options.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckAddresses(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckSettings(peers));
-  Connecting connecting(peers, *listening->transport);
-  absl::Status connected = connecting.Begin();
-  if (connected.ok()) connected = connecting.Await(deadline, options.check_peers);
-  if (!connected.ok()) return backends::GiveUpJoining(store, peers, connected);
+  backends::GivingUp giving_up(store, peers);
+  const auto check = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());
+    if (options.check_peers) SYNCLINE_RETURN_IF_ERROR(options.check_peers());
+    return giving_up.Check();
+  };
+  const absl::Status connected = Connecting(peers, *listening->transport).Await(deadline, check);
+  if (!connected.ok()) return giving_up.Tell(connected);
   // Whoever else connects from now on would only take a descriptor.
   if (listening->device != nullptr) listening->device->stopListening();
   return std::unique_ptr<Mesh>(

@@ -128,7 +128,8 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
   RankRegion& region = layout_.region(rank);
   // Equality is enough: that rank uses the slot again once this one has settled the collective.
   const auto is_there = [&] { return slot.number() == number_; };
-  const bool may_doze = group_.waiter().is_oversubscribed() && context.call.step_of != nullptr;
+  const bool may_doze = group_.waiter().is_oversubscribed() && context.takes_from_one &&
+                        context.call.step_of != nullptr;
   if (!may_doze) return group_.waiter().Await(region.collective_event, rank, context, is_there);
   if (ABSL_PREDICT_TRUE(is_there())) return absl::OkStatus();
   if (others_lead_) group_.waiter().Doze(region, is_there);

@@ -174,8 +174,9 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
     SYNCLINE_ASSIGN_OR_RETURN(sockets.abort_event, NewEvent());
     SYNCLINE_ASSIGN_OR_RETURN(sockets.wake_event, NewEvent());
     SYNCLINE_ASSIGN_OR_RETURN(sockets.stop_event, NewEvent());
-    const absl::Status connected = ConnectAll(config, peers, *listener, sockets);
-    if (!connected.ok()) return backends::GiveUpJoining(config.store, peers, connected);
+    backends::GivingUp giving_up(config.store, peers);
+    const absl::Status connected = ConnectAll(config, peers, *listener, giving_up, sockets);
+    if (!connected.ok()) return giving_up.Tell(connected);
   }
   return std::unique_ptr<TcpConnections>(new TcpConnections(std::move(peers), std::move(sockets)));
 }
@@ -184,7 +185,8 @@ absl::StatusOr<std::unique_ptr<TcpConnections>> TcpConnections::Connect(
 // other in a circle: rank 0 accepts at once.
 absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
                                         const backends::PeerTable& peers,
-                                        const backends::Listener& listener, Sockets& sockets) {
+                                        const backends::Listener& listener,
+                                        backends::GivingUp& giving_up, Sockets& sockets) {
   const Deadline& deadline = config.deadline;
   const int own = config.rank, size = config.size, channels = 1 + sockets.streams;
   for (int peer = 0; peer < size; ++peer) {
@@ -193,8 +195,8 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
   const auto stream_of = [&](int peer, int channel) -> tls::Stream& {
     return channel == kMessages ? sockets.messages[peer] : sockets.collectives[peer][channel - 1];
   };
-  // Of the ranks that this one is not waiting for as well: one that has given up tells nobody, but
-  // ends the connections that it has made.
+  // Of the ranks that this one is not waiting for as well: one that has given up ends the
+  // connections that it has made, and says so in the store.
   const auto check = [&]() -> absl::Status {
     SYNCLINE_RETURN_IF_ERROR(peers.CheckAlive());
     if (config.check_peers) SYNCLINE_RETURN_IF_ERROR(config.check_peers());
@@ -207,7 +209,7 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
             {peer});
       }
     }
-    return absl::OkStatus();
+    return giving_up.Check();
   };
   for (int to = 0; to < own; ++to) {
     for (int channel = 0; channel < channels; ++channel) {

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "backends/common/connections.h"
+#include "backends/common/giving_up.h"
 #include "backends/common/listener.h"
 #include "backends/common/peer_table.h"
 #include "backends/tcp/collective_sockets.h"
@@ -80,7 +81,8 @@ class TcpConnections final : public backends::Connections {
   };
 
   static absl::Status ConnectAll(const BackendConfig& config, const backends::PeerTable& peers,
-                                 const backends::Listener& listener, Sockets& sockets);
+                                 const backends::Listener& listener, backends::GivingUp& giving_up,
+                                 Sockets& sockets);
 
   TcpConnections(backends::PeerTable peers, Sockets sockets);
 

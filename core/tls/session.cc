@@ -163,7 +163,7 @@ absl::StatusOr<bool> Session::Handshake(int socket) {
   if (is_confirmed_) return true;
   SSL_set_default_read_buffer_len(ssl_, kReadBytes);
   if (options_.role == Role::kServer) {
-    if (!IsAskedFor()) return RefusalError(kOtherConnection);
+    SYNCLINE_RETURN_IF_ERROR(CheckIsAskedFor());
     const iovec accepted = {const_cast<char*>(&kAccepted), 1};
     if (Send(socket, &accepted, 1) != 1) return HandshakeError(SSL_ERROR_SYSCALL);
   } else {
@@ -180,11 +180,17 @@ absl::StatusOr<bool> Session::Handshake(int socket) {
   return true;
 }
 
-bool Session::IsAskedFor() const {
+absl::Status Session::CheckIsAskedFor() const {
   const unsigned char* name = nullptr;
   unsigned size = 0;
   SSL_get0_alpn_selected(ssl_, &name, &size);
-  return absl::string_view(reinterpret_cast<const char*>(name), size) == options_.connection;
+  if (size == 0 && !options_.connection.empty()) {
+    return RefusalError(
+        "the other side does not say which connection it means: does it run the same version of "
+        "Syncline?");
+  }
+  const absl::string_view asked(reinterpret_cast<const char*>(name), size);
+  return asked == options_.connection ? absl::OkStatus() : RefusalError(kOtherConnection);
 }
 
 absl::Status Session::HandshakeError(int result) {

@@ -89,8 +89,8 @@ class Session {
   void EncryptGathered();
   void Encrypt(const void* data, size_t bytes);
   absl::Status HandshakeError(int result);
-  // Whether a client has asked for the connection that this server is there for.
-  bool IsAskedFor() const;
+  // An error unless the client has asked for the connection that this server is there for.
+  absl::Status CheckIsAskedFor() const;
 
   const Options options_;
   ssl_st* ssl_ = nullptr;
