@@ -31,10 +31,10 @@ class TlsChannel final : public gloo::transport::tcp::Channel {
     if (!is_complete.ok()) ThrowThroughGloo(is_complete.status());
     return *is_complete;
   }
-  ssize_t write(int fd, const iovec* iov, int count) override {
+  ssize_t writeSome(int fd, const iovec* iov, int count) override {
     return session_->Send(fd, iov, static_cast<size_t>(count));
   }
-  ssize_t read(int fd, void* data, size_t nbytes) override {
+  ssize_t readSome(int fd, void* data, size_t nbytes) override {
     const iovec piece = {data, nbytes};
     return session_->Receive(fd, &piece, 1);
   }
