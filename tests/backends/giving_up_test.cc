@@ -13,13 +13,13 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
+#include "core/testing/forwarding_store.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
-#include "core/testing/forwarding_store.h"
 #include "tests/support/ranks.h"
 
 namespace syncline::backends {
