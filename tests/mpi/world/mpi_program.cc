@@ -11,7 +11,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "syncline/mpi_comm.h"
 #include "syncline/process_group.h"
@@ -121,10 +120,6 @@ absl::StatusOr<OpenGroup> LeaveOpen() {
   SYNCLINE_ASSIGN_OR_RETURN(open.world, World::FromMpi(MPI_COMM_WORLD, options));
   SYNCLINE_ASSIGN_OR_RETURN(open.receive,
                             open.world->group()->RecvAsync(Tensor::Of(open.received), kAnySource));
-  // MPICH turns its locks off in MPI_Finalize before it lets anybody know: a lock that another
-  // thread holds just then stays locked, and MPICH aborts. A receive that has waited for a while
-  // sleeps nearly all of the time.
-  absl::SleepFor(absl::Milliseconds(100));
   return open;
 }
 

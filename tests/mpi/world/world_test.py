@@ -110,7 +110,13 @@ def test_a_program_of_mpi_makes_worlds_of_its_communicators(family, folder):
     program = HERE / f"mpi_program_{family[:-1]}"
     libraries = {"LD_LIBRARY_PATH": os.path.dirname(ranks.library(family))}
     argv = ["/usr/bin/env", *(f"{k}={v}" for k, v in libraries.items()), program]
-    status, output = ranks.launch(family, 4, argv, folder, SYNCLINE_MPI_LIBRARY="")
+    for _ in range(3):
+        status, output = ranks.launch(family, 4, argv, folder, SYNCLINE_MPI_LIBRARY="")
+        # The program finalises MPI while a receive is under way. MPICH turns its locks off before it
+        # lets anybody know: a lock that another thread holds just then stays locked, and MPICH
+        # aborts, in one run of 90 (docs/mpi.md).
+        if "Error in system call pthread_mutex_destroy" not in output or family != "mpich4":
+            break
     assert status == 0, output
     assert output.count("fine\n") == 4, output
     assert output.count("finalised\n") == 4, output
