@@ -112,8 +112,8 @@ def test_a_program_of_mpi_makes_worlds_of_its_communicators(family, folder):
     argv = ["/usr/bin/env", *(f"{k}={v}" for k, v in libraries.items()), program]
     for _ in range(3):
         status, output = ranks.launch(family, 4, argv, folder, SYNCLINE_MPI_LIBRARY="")
-        # The program finalises MPI while a receive is under way. MPICH turns its locks off before it
-        # lets anybody know: a lock that another thread holds just then stays locked, and MPICH
+        # The program finalises MPI while a receive is under way. MPICH turns its locks off before
+        # it lets anybody know: a lock that another thread holds just then stays locked, and MPICH
         # aborts, in one run of 90 (docs/mpi.md).
         if "Error in system call pthread_mutex_destroy" not in output or family != "mpich4":
             break
