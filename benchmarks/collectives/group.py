@@ -130,7 +130,10 @@ class Group:
                         stderr=log,
                         env=environment,
                         cwd=self._folder,
-                        start_new_session=True,
+                        # In this session, as all ranks of mpirun are in one: Linux (autogroup)
+                        # shares cores among sessions first, and who yields gives its core to its
+                        # own session only.
+                        process_group=0,
                         preexec_fn=functools.partial(_prepare_child, core),
                     )
                 )
