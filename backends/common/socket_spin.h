@@ -18,11 +18,17 @@ namespace syncline::backends {
 // tries. kTime is longer than a peer takes that sleeps and is woken: otherwise two that both sleep
 // would each find that to look does not help.
 //
+// Where ranks share a core, who has it while this one has given it away may be whom it waits for.
+// So that time does not count, up to kTurn: to sleep after it would cost each peer that sends a
+// wake-up. A thread that does not wait for others, as those of other programs, has a core for
+// longer.
+//
 // Each time that nothing has come, a wait calls Continue; each time that something has, Restart.
 // Not thread-safe.
 class SocketSpin {
  public:
   static constexpr absl::Duration kTime = absl::Microseconds(100);
+  static constexpr absl::Duration kTurn = absl::Microseconds(500);
   static constexpr int kProbe = 16;
 
   // Whether to look again now.
@@ -40,6 +46,8 @@ class SocketSpin {
     }
     if (state_ == State::kSleeping) return false;
     sched_yield();
+    const absl::Duration given_away = absl::Now() - now;
+    if (given_away > kMinTurn && given_away < kTurn) end_ += given_away;
     return true;
   }
 
@@ -56,6 +64,8 @@ class SocketSpin {
  private:
   enum class State { kIdle, kLooking, kSleeping };
   static constexpr int kEnough = 8, kMaxScore = 32;
+  // What takes less has gone to nobody.
+  static constexpr absl::Duration kMinTurn = absl::Microseconds(5);
 
   int score_ = kMaxScore;
   int skipped_ = 0;  // Waits that did not look, in a row.

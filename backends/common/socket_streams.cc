@@ -150,8 +150,28 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
   return absl::OkStatus();
 }
 
+// A connection alone is not asked: to receive nothing from it takes no longer. Nor is one from
+// which something came last time, so that of an encrypted one nothing can be left that poll(2) does
+// not see.
+void SocketStreams::LookForWhatHasCome() {
+  absl::InlinedVector<pollfd, 8> entries;
+  absl::InlinedVector<Lane*, 8> lanes;
+  for (Link& link : links_) {
+    for (Lane& lane : link.lanes) {
+      if (lane.in.is_empty() || lane.may_have_come) continue;
+      entries.push_back({lane.stream.fd(), POLLIN, 0});
+      lanes.push_back(&lane);
+    }
+  }
+  if (lanes.size() > 1) poll(entries.data(), entries.size(), 0);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    lanes[i]->may_have_come = lanes.size() == 1 || entries[i].revents != 0;
+  }
+}
+
 absl::StatusOr<bool> SocketStreams::MoveAll(Unsendable unsendable) {
   bool has_moved = false;
+  LookForWhatHasCome();
   for (int peer = 0; peer < size(); ++peer) {
     for (Lane& lane : links_[peer].lanes) {
       if (lane.out.is_empty() && lane.in.is_empty()) continue;
@@ -186,8 +206,9 @@ absl::StatusOr<bool> SocketStreams::Move(int peer, Lane& lane, Unsendable unsend
       return Ended(peer);
     }
   }
-  if (!lane.in.is_empty()) {
+  if (!lane.in.is_empty() && lane.may_have_come) {
     const Moved received = lane.in.Receive(lane.stream);
+    lane.may_have_come = received == Moved::kSome;
     if (received == Moved::kEnded) return Ended(peer);
     if (received == Moved::kSome) {
       has_moved = true;

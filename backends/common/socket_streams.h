@@ -116,6 +116,8 @@ class SocketStreams {
   struct Lane {
     tls::Stream stream;
     ByteQueue out = {}, in = {};
+    // False if there was nothing to receive at the last look.
+    bool may_have_come = true;
     // Once nothing can be sent any more: why, and since when, or since when this rank waits.
     int out_error = 0;
     absl::Time out_ended = absl::InfiniteFuture();
@@ -133,6 +135,8 @@ class SocketStreams {
   static void Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, void* data, size_t bytes);
   static uint64_t MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given);
 
+  // Finds out which connections have something to receive, by one system call for all.
+  void LookForWhatHasCome();
   // Whether bytes have moved.
   absl::StatusOr<bool> MoveAll(Unsendable unsendable);
   absl::StatusOr<bool> Move(int peer, Lane& lane, Unsendable unsendable);

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
@@ -35,10 +36,8 @@ class Stream {
   // that does, whatever else can be read will wake who polls for the socket.
   ssize_t Send(const iovec* pieces, size_t count) {
     if (session_ != nullptr) return session_->Send(fd(), pieces, count);
-    size_t bytes = 0;
-    for (size_t i = 0; i < count; ++i) bytes += pieces[i].iov_len;
+    const size_t bytes = BytesOf(pieces, count);
     if (bytes <= kFewBytes) {
-      // To gather few bytes takes the kernel longer than this.
       char few[kFewBytes];
       size_t at = 0;
       for (size_t i = 0; i < count; ++i) {
@@ -54,17 +53,36 @@ class Stream {
   }
   ssize_t Receive(const iovec* pieces, size_t count) {
     if (session_ != nullptr) return session_->Receive(fd(), pieces, count);
-    msghdr message = {};
-    message.msg_iov = const_cast<iovec*>(pieces);
-    message.msg_iovlen = count;
-    const ssize_t received = recvmsg(fd(), &message, MSG_DONTWAIT);
+    const size_t bytes = BytesOf(pieces, count);
+    ssize_t received;
+    if (bytes <= kFewBytes) {
+      char few[kFewBytes];
+      received = recv(fd(), few, bytes, MSG_DONTWAIT);
+      for (ssize_t at = 0; at < received; ++pieces) {
+        const size_t part = std::min(pieces->iov_len, static_cast<size_t>(received - at));
+        std::memcpy(pieces->iov_base, few + at, part);
+        at += static_cast<ssize_t>(part);
+      }
+    } else {
+      msghdr message = {};
+      message.msg_iov = const_cast<iovec*>(pieces);
+      message.msg_iovlen = count;
+      received = recvmsg(fd(), &message, MSG_DONTWAIT);
+    }
     if (received != 0) return received;
     errno = ECONNRESET;
     return -1;
   }
 
  private:
+  // For so many bytes the kernel takes longer over several pieces than a copy takes.
   static constexpr size_t kFewBytes = 1024;
+
+  static size_t BytesOf(const iovec* pieces, size_t count) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) bytes += pieces[i].iov_len;
+    return bytes;
+  }
 
   base::UniqueFd socket_;
   std::unique_ptr<Session> session_;
