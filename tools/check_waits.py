@@ -82,6 +82,9 @@ EXCEPTIONS = {
     "store/tcp/tls_relay.cc": {
         "epoll_wait(": "an event loop: until a connection has bytes to move, or the stop",
     },
+    "backends/hierarchical/record_teller.cc": {
+        "Condition(&has_work)": "the thread of its own, which the destructor ends",
+    },
     "backends/common/lifecycle.cc": {
         "diagnosing_": "FailureReporter::kBound bounds the diagnosis",
     },

@@ -100,6 +100,8 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   history_ = std::make_unique<RailHistory>(topology_, *rail_);
   // OnPeerGone has come before there was anything to abort.
   if (has_lost_peer_) rail_->Abort();
+  if (!may_go_ahead_) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(teller_, RecordTeller::Start([this] { return TellOfCalls(); }));
   return absl::OkStatus();
 }
 
@@ -123,7 +125,10 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
   return absl::OkStatus();
 }
 
-HierarchicalBackend::~HierarchicalBackend() { Abort(BackendError("the backend was destroyed")); }
+HierarchicalBackend::~HierarchicalBackend() {
+  Abort(BackendError("the backend was destroyed"));
+  teller_.reset();  // It uses the others.
+}
 
 // Backend tcp first: an operation that another transport wakes looks there for the reason.
 void HierarchicalBackend::Abort(const absl::Status& cause) {
@@ -252,16 +257,19 @@ bool HierarchicalBackend::GoesAhead(const Collective& call) const {
          (has_parts ? IsSmall(*call.tensor) : call.tensor->nbytes() <= latency_max_bytes_);
 }
 
-void HierarchicalBackend::TellOfCalls() {
-  if (!may_go_ahead_ || !rail_mutex_.TryLock()) return;
+bool HierarchicalBackend::TellOfCalls() {
+  if (!may_go_ahead_) return true;
+  if (!rail_mutex_.TryLock()) return false;
   bool is_usable;
   {
-    // After an error, what others send would still go to the memory of the call that has failed.
+    // After an error, what others send would still go to the memory of the call that has failed. A
+    // rank that leaves tells by itself.
     absl::MutexLock lock(&mutex_);
-    is_usable = rail_ != nullptr && !is_aborted_;
+    is_usable = rail_ != nullptr && !is_aborted_ && !tcp_->is_leaving();
   }
   if (is_usable) history_->Tell();
   rail_mutex_.Unlock();
+  return true;
 }
 
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
@@ -292,6 +300,7 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   const bool needs_not_all = is_each_alone() ? MayGoAhead(*context.collective) : goes_ahead;
   const absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
   if (!status.ok()) EndNodeAndRail();
+  if (status.ok() && teller_ != nullptr && history_->has_untold()) teller_->ToldLater();
   return status;
 }
 

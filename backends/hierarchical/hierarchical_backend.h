@@ -19,6 +19,7 @@
 #include "backends/hierarchical/hierarchical_call.h"
 #include "backends/hierarchical/rail_history.h"
 #include "backends/hierarchical/rail_sockets.h"
+#include "backends/hierarchical/record_teller.h"
 #include "backends/hierarchical/thresholds.h"
 #include "backends/hierarchical/topology.h"
 #include "backends/shm/shm_backend.h"
@@ -128,8 +129,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
                               int gone_before);
 
   // Before this rank does something that may take long: others may wait to hear which collectives
-  // it has been in. If one is under way, that tells them itself.
-  void TellOfCalls();
+  // it has been in. False if one is under way, which tells them itself, or is followed by another
+  // call of this.
+  bool TellOfCalls();
 
   void OnPeerGone(const TcpBackend& tcp);
   // Waits until more than `before` peers have gone, or an operation of this rank has failed, for
@@ -160,6 +162,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
   std::shared_ptr<shm::NodeBackend> shm_;
   std::unique_ptr<RailSockets> rail_;
   std::unique_ptr<RailHistory> history_;  // Of the rail.
+  std::unique_ptr<RecordTeller> teller_;  // Of the history; null where it has nothing to tell.
   std::unique_ptr<TcpBackend> tcp_;  // The last member: its watch uses the others until it ends.
 };
 

@@ -44,7 +44,6 @@ RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
 absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const CallContext& call) {
   call_ = &call;
   call_number_ = number_ + 1;
-  has_given_ = false;
   // The slot of the collective that begins is still that of this one.
   if (number_ + 1 > kCalls) SYNCLINE_RETURN_IF_ERROR(AwaitRecordsOf(number_ + 1 - kCalls));
   const bool has_met = met_ == number_;
@@ -136,26 +135,30 @@ bool RailHistory::HasRoom(int node, size_t bytes) const {
 }
 
 void RailHistory::Give(int node, const Tensor& tensor) {
-  has_given_ = true;
   SendRecords(node);
   rail_.Send(node, tensor.data(), tensor.nbytes());
   peers_[node].given += tensor.nbytes();
 }
 
-// Nobody serves the rail between calls, so what others wait for must have gone. For the record of a
-// rank that has taken data they do not wait before they are more than kCalls ahead: its call is
-// that of the ranks that gave it, which have told all. A rank that only gave has not heard of any
-// other.
+// Nobody serves the rail between calls, so data must have gone. For a record others do not wait
+// before they are more than kCalls ahead, or meet.
 absl::Status RailHistory::End() {
   for (int node = 0; node < topology_.node_count(); ++node) {
     if (node == topology_.node) continue;
-    if (has_given_ || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
+    if (number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
   // Mostly all has gone at once, and this call needs nothing of what comes. A group that has failed
   // takes nothing any more, which is no wait.
   if (number_ % kLookInterval != 0) rail_.SendNow();
   if (rail_.is_aborted()) return NetworkError("the connections were closed");
   return Await([&](int node) { return !rail_.is_sent(node); }, number_);
+}
+
+bool RailHistory::has_untold() const {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node != topology_.node && peers_[node].sent < number_) return true;
+  }
+  return false;
 }
 
 void RailHistory::Tell() {

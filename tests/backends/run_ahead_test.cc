@@ -724,6 +724,58 @@ TEST_P(TcpWithThreeRanksTest, RanksThatMeetHearOfEachOtherThoughAnotherIsSilent)
   }
 }
 
+// Rank 1 gives to rank 0, which does not come, and makes no other call. Rank 2 gets nothing of it.
+TEST_P(TcpWithThreeRanksTest, ARankThatMeetsHearsOfOneThatGaveToAnother) {
+  for (const OpKind kind : {OpKind::kReduce, OpKind::kGather}) {
+    SCOPED_TRACE(Name(kind));
+    const auto store = std::make_shared<HashStore>();
+    Countdown given(1), ended(1);
+    const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      absl::Status status;
+      if (rank == 1) {
+        status = RunAndWait(*backend, Build(Spec{kind}, rank, 3), {5, Deadline(kTimeout)}).status();
+        given.Step();
+      }
+      if (rank == 2) {
+        given.Wait();
+        status = Barrier(*backend, 5);
+        ended.Step();
+      }
+      ended.Wait();
+      return status;
+    });
+    EXPECT_EQ(statuses[1], absl::OkStatus());
+    ExpectMismatch(statuses[2], absl::StrCat("rank 1 called ", Name(kind), " #5"),
+                   "rank 2 called barrier #5");
+  }
+}
+
+// Ranks 0 and 1 give to each other, and make no other call.
+TEST_P(TcpWithThreeRanksTest, ARankThatMeetsHearsOfTwoRoots) {
+  Countdown given(2), ended(1);
+  const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
+    SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    absl::Status status;
+    if (rank == 2) {
+      given.Wait();
+      status = Barrier(*backend, 5);
+      ended.Step();
+    } else {
+      Spec spec{OpKind::kGather};
+      spec.root = 1 - rank;
+      status = RunAndWait(*backend, Build(spec, rank, 3), {5, Deadline(kTimeout)}).status();
+      given.Step();
+    }
+    ended.Wait();
+    return status;
+  });
+  EXPECT_EQ(statuses[0], absl::OkStatus());
+  EXPECT_EQ(statuses[1], absl::OkStatus());
+  EXPECT_EQ(KindOf(statuses[2]), ErrorKind::kMismatch) << statuses[2];
+  EXPECT_THAT(std::string(statuses[2].message()), HasSubstr("rank 2 called barrier #5"));
+}
+
 // Rank 2 gives to another root, and goes elsewhere.
 TEST_P(TcpWithThreeRanksTest, ARootHearsOfAGiverToAnotherRoot) {
   Countdown given(1), ended(1);
