@@ -19,9 +19,9 @@ namespace syncline::backends {
 // would each find that to look does not help.
 //
 // Where ranks share a core, who has it while this one has given it away may be whom it waits for.
-// So that time does not count, up to kTurn: to sleep after it would cost each peer that sends a
-// wake-up. A thread that does not wait for others, as those of other programs, has a core for
-// longer.
+// So that time does not count: to sleep after it would cost each peer that sends a wake-up. But a
+// turn of kTurn or more does, as who has a core for so long, such as another program, does not wait
+// for others. No wait looks for longer than kMostTime.
 //
 // Each time that nothing has come, a wait calls Continue; each time that something has, Restart.
 // Not thread-safe.
@@ -29,6 +29,7 @@ class SocketSpin {
  public:
   static constexpr absl::Duration kTime = absl::Microseconds(100);
   static constexpr absl::Duration kTurn = absl::Microseconds(500);
+  static constexpr absl::Duration kMostTime = absl::Milliseconds(2);
   static constexpr int kProbe = 16;
 
   // Whether to look again now.
@@ -39,6 +40,7 @@ class SocketSpin {
       if (tries) skipped_ = 0;
       state_ = tries ? State::kLooking : State::kSleeping;
       end_ = now + kTime;
+      last_end_ = now + kMostTime;
     }
     if (state_ == State::kLooking && now >= end_) {
       state_ = State::kSleeping;
@@ -47,7 +49,7 @@ class SocketSpin {
     if (state_ == State::kSleeping) return false;
     sched_yield();
     const absl::Duration given_away = absl::Now() - now;
-    if (given_away > kMinTurn && given_away < kTurn) end_ += given_away;
+    if (given_away > kMinTurn && given_away < kTurn) end_ = std::min(end_ + given_away, last_end_);
     return true;
   }
 
@@ -70,7 +72,7 @@ class SocketSpin {
   int score_ = kMaxScore;
   int skipped_ = 0;  // Waits that did not look, in a row.
   State state_ = State::kIdle;
-  absl::Time end_;
+  absl::Time end_, last_end_;
 };
 
 }  // namespace syncline::backends

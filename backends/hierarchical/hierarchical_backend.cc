@@ -100,7 +100,8 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   history_ = std::make_unique<RailHistory>(topology_, *rail_);
   // OnPeerGone has come before there was anything to abort.
   if (has_lost_peer_) rail_->Abort();
-  if (!may_go_ahead_) return absl::OkStatus();
+  // Only leaders go ahead.
+  if (!may_go_ahead_ || topology_.local_rank != 0) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(teller_, RecordTeller::Start([this] { return TellOfCalls(); }));
   return absl::OkStatus();
 }
@@ -268,8 +269,9 @@ bool HierarchicalBackend::TellOfCalls() {
     is_usable = rail_ != nullptr && !is_aborted_ && !tcp_->is_leaving();
   }
   if (is_usable) history_->Tell();
+  const bool is_told = !is_usable || !history_->has_untold();
   rail_mutex_.Unlock();
-  return true;
+  return is_told;
 }
 
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {

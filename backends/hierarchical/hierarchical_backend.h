@@ -129,8 +129,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
                               int gone_before);
 
   // Before this rank does something that may take long: others may wait to hear which collectives
-  // it has been in. False if one is under way, which tells them itself, or is followed by another
-  // call of this.
+  // it has been in. False if that has to be tried again: one is under way, or a kernel is full.
   bool TellOfCalls();
 
   void OnPeerGone(const TcpBackend& tcp);

@@ -44,6 +44,7 @@ RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
 absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const CallContext& call) {
   call_ = &call;
   call_number_ = number_ + 1;
+  has_given_ = false;
   // The slot of the collective that begins is still that of this one.
   if (number_ + 1 > kCalls) SYNCLINE_RETURN_IF_ERROR(AwaitRecordsOf(number_ + 1 - kCalls));
   const bool has_met = met_ == number_;
@@ -135,6 +136,7 @@ bool RailHistory::HasRoom(int node, size_t bytes) const {
 }
 
 void RailHistory::Give(int node, const Tensor& tensor) {
+  has_given_ = true;
   SendRecords(node);
   rail_.Send(node, tensor.data(), tensor.nbytes());
   peers_[node].given += tensor.nbytes();
@@ -143,9 +145,10 @@ void RailHistory::Give(int node, const Tensor& tensor) {
 // Nobody serves the rail between calls, so data must have gone. For a record others do not wait
 // before they are more than kCalls ahead, or meet.
 absl::Status RailHistory::End() {
+  const bool tells_all = has_given_ && topology_.local_ranks().size() > 1;
   for (int node = 0; node < topology_.node_count(); ++node) {
     if (node == topology_.node) continue;
-    if (number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
+    if (tells_all || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
   // Mostly all has gone at once, and this call needs nothing of what comes. A group that has failed
   // takes nothing any more, which is no wait.
@@ -156,18 +159,22 @@ absl::Status RailHistory::End() {
 
 bool RailHistory::has_untold() const {
   for (int node = 0; node < topology_.node_count(); ++node) {
-    if (node != topology_.node && peers_[node].sent < number_) return true;
+    if (node == topology_.node) continue;
+    if (peers_[node].sent < number_ || !rail_.is_sent(node)) return true;
   }
   return false;
 }
 
+// First to all: what follows ends at the first connection that has.
 void RailHistory::Tell() {
   SendAllRecords();
+  rail_.SendNow();
   rail_.MakeProgress().IgnoreError();
 }
 
 void RailHistory::Flush(absl::Duration limit) {
   SendAllRecords();
+  rail_.SendNow();
   const auto is_done = [&] {
     for (int node = 0; node < topology_.node_count(); ++node) {
       if (!rail_.is_sent(node)) return false;

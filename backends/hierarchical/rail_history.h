@@ -30,9 +30,10 @@ namespace syncline::hierarchical {
 //
 // Nor need a record go at once to a node that gets no data with it, which would cost a packet for
 // each call: it goes along with the records of some later calls, or with data, before this rank
-// sleeps in a wait or sends or receives a message, when it leaves, and when Tell is called, as it
-// must be some time after a call for which `has_untold`. So others wait for it only if this rank is
-// far behind them.
+// sleeps in a wait here or sends or receives a message, when it leaves, and when Tell is called, as
+// it must be some time after a call for which `has_untold`. So others wait for it only if this rank
+// is far behind them. But a wait for the ranks of its own node tells nobody, so a rank that has
+// some tells all at once when it gives: nobody else may know that call.
 //
 // It also bounds what this rank gives to ranks that have not come: by kCalls collectives, and by
 // kMaxBytesAhead bytes of data for each.
@@ -81,8 +82,8 @@ class RailHistory {
   void Give(int node, const Tensor& tensor);
   absl::Status End();
 
-  // Between calls, while the history is of use: whether there are records that have not gone yet;
-  // and send them, as far as that goes without a wait, or within `limit`.
+  // Between calls, while the history is of use: whether there is something that has not gone yet;
+  // and send it, as far as that goes without a wait, or within `limit`.
   bool has_untold() const;
   void Tell();
   void Flush(absl::Duration limit);
@@ -135,6 +136,7 @@ class RailHistory {
   std::array<Call, kCalls> calls_;
   uint64_t number_ = 0;                    // Collectives that have begun.
   uint64_t call_number_ = 0;               // Of call_: the next while it waits to begin.
+  bool has_given_ = false;                 // Data, in the call under way.
   uint64_t met_ = 0;                       // The last in which ranks have met.
   absl::InlinedVector<Peer, 4> peers_;     // By node. This node's means nothing.
   const IsAwaited* is_awaited_ = nullptr;  // Of the wait under way.

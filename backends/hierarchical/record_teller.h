@@ -15,18 +15,18 @@
 namespace syncline::hierarchical {
 
 // Records of calls go along with those of later calls (RailHistory). If none follows, because this
-// rank computes or waits for something else, a thread sends them. It sleeps while there is nothing
-// to tell.
+// rank computes or waits for something else, a thread sends them. It sleeps until there is
+// something to tell.
 //
 // Thread-safe.
 class RecordTeller {
  public:
-  // It tells this long after ToldLater, and while calls go on, as often.
+  // It tells this long after ToldLater, and tries again as often.
   static constexpr absl::Duration kInterval = absl::Milliseconds(10);
 
-  // `tell` sends the records, and returns false if it could not, as a call is under way. It must
-  // not wait, and may be called until the destructor returns. BackendError if no thread can be
-  // started.
+  // `tell` sends the records, and returns false if not all have gone, as while a call is under
+  // way. It must not wait, and may be called until the destructor returns. BackendError if no
+  // thread can be started.
   static absl::StatusOr<std::unique_ptr<RecordTeller>> Start(std::function<bool()> tell);
 
   RecordTeller(const RecordTeller&) = delete;
