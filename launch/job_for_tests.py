@@ -2,10 +2,12 @@
 
 import contextlib
 import os
+import pathlib
 import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 
@@ -40,8 +42,8 @@ class Job:
 
     def __init__(self, tmp_path, args, program=LAUNCHER, env=None, **popen):
         self.mark = "MARK=" + uuid.uuid4().hex
-        self.tmp = tmp_path / "tmp"
-        self.tmp.mkdir(exist_ok=True)
+        # Of this job alone: another node of it may still be at work when this one has ended.
+        self.tmp = pathlib.Path(tempfile.mkdtemp(prefix="tmp", dir=str(tmp_path)))
         own = {"PATH": os.environ["PATH"], "TMPDIR": str(self.tmp), "PYTHON_EXEC": sys.executable}
         own.update([self.mark.split("=")])
         sanitizers = ("ASAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS", "LD_PRELOAD")

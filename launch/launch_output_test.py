@@ -240,6 +240,7 @@ def test_a_reader_that_goes_away_stops_the_job_as_in_a_pipeline(shell):
 
 
 def test_folders_may_be_relative(shell, tmp_path):
+    (tmp_path / "tmp").mkdir()
     code, out, _ = shell(
         'cd /; [ -e "$SYNCLINE_SECRET_FILE" ] && echo found; echo "$TORCHELASTIC_ERROR_FILE"',
         "--log-dir=logs",
@@ -248,6 +249,7 @@ def test_folders_may_be_relative(shell, tmp_path):
     ).finish()
     assert code == 0
     assert out == "found\n%s/logs/job7/attempt_0/0/error.json\n" % tmp_path
+    assert os.listdir(str(tmp_path / "tmp")) == []
 
 
 def test_signals_are_heeded_though_nobody_reads_the_output(shell):
