@@ -414,12 +414,16 @@ TEST(NcclBackendTest, ARankMayBeAheadByAsManyCallsAsTheBoardHolds) {
   });
 }
 
+// In the tests of failures all ranks meet (have_met) before the call that fails the group: it would
+// also fail an earlier call for a rank that has not returned from that yet.
+
 TEST(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
-  RunGroup(3, [](Rank& rank) {
+  Countdown have_met(3);
+  RunGroup(3, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
-    // No rank is still in the first call.
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     const absl::Time start = absl::Now();
     // Rank 2 has another root; NCCL does not find that out.
     const Collective call = Collective::Broadcast(tensor, rank.rank() == 2 ? 1 : 0);
@@ -442,17 +446,13 @@ TEST(NcclBackendTest, AMismatchEndsWorkThatNeverWouldOnAllRanksSoon) {
 
 TEST(NcclBackendTest, AnErrorOfNcclAtOneRankIsTheErrorOfAll) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  std::atomic<int> ready{0};
-  RunGroup(3, [&ready](Rank& rank) {
+  Countdown have_met(3);
+  RunGroup(3, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     if (rank.rank() == 1) FakeNccl::Get().fail_next("ncclAllReduce", nccl::kNcclSystemError);
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
-    // The next call fails the group, also for a rank that has not returned from the barrier yet.
-    ++ready;
-    for (const Deadline deadline(kTimeout); ready < 3 && !deadline.Expired();) {
-      absl::SleepFor(absl::Milliseconds(1));
-    }
+    have_met.StepAndWait();
     const absl::Time start = absl::Now();
     const absl::Status status =
         rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
@@ -464,14 +464,17 @@ TEST(NcclBackendTest, AnErrorOfNcclAtOneRankIsTheErrorOfAll) {
 
 TEST(NcclBackendTest, AnErrorThatNcclFindsLaterIsTheErrorOfAll) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  RunGroup(3, [](Rank& rank) {
+  Countdown have_met(3), have_called(3);
+  RunGroup(3, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     // Rank 2's work does not go on; then rank 1's NCCL loses a peer.
     if (rank.rank() == 2) FakeNccl::Get().set_stalled(nullptr, 2, 1);
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     const auto completion = rank.Run({Collective::AllReduce(tensor, ReduceOp::kSum)}, 2);
     ASSERT_TRUE(completion.ok()) << completion.status();
+    have_called.StepAndWait();
     const absl::Time start = absl::Now();
     if (rank.rank() == 1) {
       EXPECT_EQ(FakeNccl::Get().set_async_error(nullptr, 1, nccl::kNcclRemoteError), 1);
@@ -488,12 +491,14 @@ TEST(NcclBackendTest, AnErrorThatNcclFindsLaterIsTheErrorOfAll) {
 
 TEST(NcclBackendTest, ACommunicatorThatCannotBeMadeIsTheErrorOfAll) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  RunGroup(3, [](Rank& rank) {
+  Countdown have_met(3);
+  RunGroup(3, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     if (rank.rank() == 2) {
       FakeNccl::Get().fail_next("ncclCommInitRankConfig", nccl::kNcclSystemError);
     }
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     const absl::Time start = absl::Now();
     const absl::Status status =
         rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2).status();
@@ -505,11 +510,13 @@ TEST(NcclBackendTest, ACommunicatorThatCannotBeMadeIsTheErrorOfAll) {
 
 TEST(NcclBackendTest, WorkThatDoesNotEndIsATimeoutThatSaysThatAllHadArrived) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  RunGroup(2, [](Rank& rank) {
+  Countdown have_met(2);
+  RunGroup(2, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     if (rank.rank() == 1) FakeNccl::Get().set_stalled(nullptr, 1, 1);
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     const absl::Status status =
         rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), 2, absl::Milliseconds(500))
             .status();
@@ -629,12 +636,13 @@ class LetGo {
 
 TEST(NcclBackendTest, TensorsOfACallThatHasFailedAreKeptUntilTheDeviceIsDoneWithThem) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  Countdown both_looked(2);
+  Countdown have_met(2), both_looked(2);
   RunGroup(2, [&](Rank& rank) {
     std::vector<Tensor> outputs = SeparateOutputs(rank, 2);
     Tensor input = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(input, ReduceOp::kSum)).status());
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     // What the caller's stream does before the call.
     const Tensor before = rank.OnDevice(Numbers(DType::kInt32, 1000, 7));
     LetGo let_go;
@@ -667,7 +675,7 @@ TEST(NcclBackendTest, TensorsOfACallThatHasFailedAreKeptUntilTheDeviceIsDoneWith
 
 TEST(NcclBackendTest, TensorsOfACallThatCannotBeEnqueuedAreKeptUntilTheDeviceIsDoneWithThem) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
-  Countdown both_looked(2);
+  Countdown have_met(2), both_looked(2);
   RunGroup(2, [&](Rank& rank) {
     std::vector<Tensor> outputs = SeparateOutputs(rank, 2);
     Tensor input = rank.OnDevice(Numbers(DType::kInt32, 1000, rank.rank()));
@@ -675,6 +683,7 @@ TEST(NcclBackendTest, TensorsOfACallThatCannotBeEnqueuedAreKeptUntilTheDeviceIsD
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
     if (rank.rank() == 0) FakeNccl::Get().fail_next("ncclSend", nccl::kNcclSystemError);
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 2).status());
+    have_met.StepAndWait();
     // What the caller's stream does before the call.
     const Tensor before = rank.OnDevice(Numbers(DType::kInt32, 1000, 7));
     LetGo let_go;
@@ -1075,10 +1084,12 @@ TEST(NcclBackendTest, ARankLeavesSoonThoughItsGraphsLive) {
 }
 
 TEST(NcclBackendTest, CapturedCallsThatDifferAreAMismatchAtCapture) {
-  RunGroup(2, [](Rank& rank) {
+  Countdown have_met(2);
+  RunGroup(2, [&](Rank& rank) {
     const Tensor tensor = rank.OnDevice(Tensor::Zeros(DType::kInt32, {100}));
     ExpectOk(rank.RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     ExpectOk(rank.RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     const device::FakeCuda& cuda = device::FakeCuda::Get();
     const DeviceRuntime::ContextScope scope(Runtime(), rank.stream().device);
     ASSERT_EQ((cuda.Driver<int(void*, int)>("cuStreamBeginCapture_v2")(rank.stream().handle, 1)),
@@ -1098,12 +1109,13 @@ TEST(NcclBackendTest, CapturedCallsThatDifferAreAMismatchAtCapture) {
 TEST(NcclBackendTest, ADeviceThatFailsIsTheErrorOfAll) {
   SYNCLINE_REQUIRE_SIMULATED_DEVICES();
   const auto store = std::make_shared<HashStore>();
-  Countdown failed(3);
+  Countdown have_met(3), failed(3);
   RunRanks(3, [&](int number) -> absl::Status {
     auto rank = Rank::Join(store, number, 3).value();
     const Tensor tensor = rank->OnDevice(Tensor::Zeros(DType::kFloat32, {1000}));
     ExpectOk(rank->RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum)).status());
     ExpectOk(rank->RunAndWait(Collective::Barrier(), 1).status());
+    have_met.StepAndWait();
     // Rank 2's work is under way when its device fails.
     if (number == 2) FakeNccl::Get().set_stalled(nullptr, 2, 1);
     const Collective call = Collective::AllReduce(tensor, ReduceOp::kSum);

@@ -521,11 +521,13 @@ TEST(NcclShrinkTest, SurvivorsGoOnWithoutTheRankThatLeftInTheMiddleOfACall) {
       if (!is_eager) own.device_id = {};
       return own;
     };
+    Countdown have_met(3);
     Worlds::RunOk(3, options, [&](World& world) -> absl::Status {
       const Device device = DeviceOf(world.rank());
       SYNCLINE_RETURN_IF_ERROR(SumOnDevice(*world.group(), device));
       // The end of a rank's own part does not say that the other ranks have theirs.
       SYNCLINE_RETURN_IF_ERROR(world.group()->Barrier());
+      have_met.StepAndWait();  // Who leaves would fail the barrier for who is still in it.
       if (world.rank() == 2) {
         DeviceTensors tensors(device);
         SYNCLINE_ASSIGN_OR_RETURN(const Tensor tensor,
