@@ -1,5 +1,6 @@
 """Starts the launcher for real, and looks at what becomes of its workers' output."""
 
+import os
 import re
 import select
 import signal
