@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/synchronization/notification.h"
 #include "backends/common/call_description.h"
 #include "backends/common/failure_report.h"
 #include "core/base/thread.h"
@@ -82,14 +80,12 @@ std::vector<int> Silent(const Failure& failure, const Reports& reports, int self
   return silent;
 }
 
-// One report, and what other ranks reported. A thread of its own shares it with the caller, so that
-// the caller can leave the thread behind if the store hangs.
+// One report, and what other ranks reported.
 struct ReportExchange {
   std::shared_ptr<Store> store;
   std::shared_ptr<const PeerTable> peers;
   Failure failure;
   absl::StatusOr<Evidence> evidence = absl::UnknownError("no answer");
-  absl::Notification done;
 };
 
 // Waits until every rank that may be at fault has reported or is known to be dead, or for kGrace.
@@ -132,18 +128,12 @@ absl::StatusOr<Evidence> RunBounded(std::shared_ptr<Store> store,
   exchange->store = std::move(store);
   exchange->peers = std::move(peers);
   exchange->failure = failure;
-  SYNCLINE_ASSIGN_OR_RETURN(std::thread thread,
-                            base::StartThread("reports of failures", [exchange, await] {
-                              exchange->evidence = Run(*exchange, await);
-                              exchange->done.Notify();
-                            }));
-  if (exchange->done.WaitForNotificationWithTimeout(FailureReporter::kBound)) {
-    thread.join();
-    return exchange->evidence;
-  }
-  thread.detach();
-  return StoreError(
-      absl::StrCat("no answer within ", absl::FormatDuration(FailureReporter::kBound)));
+  const absl::Status answered =
+      base::RunBounded("reports of failures", FailureReporter::kBound,
+                       [exchange, await] { exchange->evidence = Run(*exchange, await); });
+  if (KindOf(answered) == ErrorKind::kTimeout) return StoreError(answered.message());
+  SYNCLINE_RETURN_IF_ERROR(answered);
+  return exchange->evidence;
 }
 
 // Whether the two ranks' calls belong to one operation: for point-to-point calls, whether one of

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <memory>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -11,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/synchronization/notification.h"
 #include "core/base/thread.h"
 #include "core/tls/session.h"
 #include "syncline/error_origin.h"
@@ -62,26 +62,13 @@ absl::Status Ask(Store& store, const PeerTable& peers, int rank) {
   return text.ok() ? Quote(peers, rank, *text) : absl::OkStatus();
 }
 
-// Runs `ask` on a thread of its own, which is left behind if the store hangs. Returns OK then.
+// What `ask` returns; OK if the store hangs.
 absl::Status RunBounded(std::function<absl::Status()> ask) {
-  struct Exchange {
-    std::function<absl::Status()> ask;
-    absl::Status result;
-    absl::Notification done;
-  };
-  const auto exchange = std::make_shared<Exchange>();
-  exchange->ask = std::move(ask);
-  absl::StatusOr<std::thread> thread = base::StartThread("giving up joining", [exchange] {
-    exchange->result = exchange->ask();
-    exchange->done.Notify();
-  });
-  if (!thread.ok()) return absl::OkStatus();
-  if (!exchange->done.WaitForNotificationWithTimeout(GivingUp::kBound)) {
-    thread->detach();
-    return absl::OkStatus();
-  }
-  thread->join();
-  return exchange->result;
+  const auto heard = std::make_shared<absl::Status>();
+  const absl::Status answered =
+      base::RunBounded("giving up joining", GivingUp::kBound,
+                       [ask = std::move(ask), heard] { *heard = ask(); });
+  return answered.ok() ? *heard : absl::OkStatus();
 }
 
 }  // namespace
