@@ -129,6 +129,7 @@ TEST_P(SocketsTest, StrangersDoNotStretchTheDeadlineOfALoopOfAccepts) {
   std::thread strangers([&] {
     while (!is_over) Connect(listener.address, SOCK_STREAM, Soon()).IgnoreError();
   });
+  ASSERT_TRUE(WaitReadable(listener.fd.get(), Later()).ok());  // One has come.
   const Deadline deadline(absl::Milliseconds(200));
   absl::Status status;
   int accepted = 0;

@@ -283,11 +283,11 @@ TEST(TlsTest, TellsWhatIsWrongWithACertificate) {
 
 TEST(TlsTest, ACertificateThatExpiresMeanwhileIsRefused) {
   Folder folder;
-  // Made from a certificate that is valid for two seconds more.
-  folder.Renew({{"localhost"}, -absl::Hours(1), absl::Seconds(2)});
+  // Made from a certificate that is valid for five seconds more.
+  folder.Renew({{"localhost"}, -absl::Hours(1), absl::Seconds(5)});
   const auto context = NewContext(folder.settings());
   ExpectConnected(Connect(*context, *context));
-  absl::SleepFor(absl::Seconds(3));
+  absl::SleepFor(absl::Seconds(6));
   const Ends ends = Connect(*context, *context);
   EXPECT_THAT(ends.client_error.message(), HasSubstr("certificate has expired"));
   EXPECT_THAT(ends.server_error.message(), HasSubstr("it has expired"));

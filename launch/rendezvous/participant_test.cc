@@ -323,7 +323,7 @@ TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
 
 TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
   Add(Endpoint(29404, 2, 2));
-  absl::SleepFor(absl::Milliseconds(300));
+  ASSERT_TRUE(AwaitServing(29404));
   LaunchOptions other = Endpoint(29404, 2, 2);
   other.rendezvous.read_timeout = absl::Seconds(1);
   NodeIdentity identity;

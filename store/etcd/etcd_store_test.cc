@@ -308,12 +308,12 @@ TEST_F(EtcdStoreTest, AForkedChildIsToldToOpenItAnew) {
 
 TEST_F(EtcdStoreTest, ContentsWithATtlOutliveTheirLastClientByThatOnly) {
   auto witness = Open(server_.endpoint(), {}, kTimeout, "");
-  auto one = Open(server_.endpoint(), absl::Seconds(1), kTimeout, "/keys/job");
-  auto two = Open(server_.endpoint(), absl::Seconds(1), kTimeout, "/keys/job");
+  auto one = Open(server_.endpoint(), absl::Seconds(3), kTimeout, "/keys/job");
+  auto two = Open(server_.endpoint(), absl::Seconds(3), kTimeout, "/keys/job");
   ExpectOk(one->Set("key", "x"));
   EXPECT_EQ(Value(two->Add("n", 1)), 1);
   one.reset();
-  const Deadline longer(absl::Seconds(3));
+  const Deadline longer(absl::Seconds(7));
   while (!longer.Expired()) {
     ASSERT_TRUE(Value(witness->Check(Strings{"job/keys/key"})));
     absl::SleepFor(absl::Milliseconds(50));

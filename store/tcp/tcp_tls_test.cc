@@ -233,7 +233,7 @@ TEST_P(TCPTLSTest, AllProcessesOfAJobEncryptOrNone) {
 TEST_P(TCPTLSTest, WhoStopsWhileItIsEncryptedIsPutOut) {
   TCPServer::Options options;
   options.secret = kSecret;
-  options.time_to_prove = absl::Milliseconds(300);
+  options.time_to_prove = absl::Seconds(1);
   auto server = Start(options);
   auto address = base::Resolve("127.0.0.1", {server->port()}, Deadline(kTimeout));
   ASSERT_TRUE(address.ok());

@@ -171,8 +171,9 @@ absl::Status CallUntilItFails(const Worker& worker, std::shared_ptr<Backend>& ba
   std::thread aborter;
   for (uint64_t turn = 0;; ++turn) {
     // Some may still be in the call before, whose ranks need not all wait for each other.
-    const bool is_odd = what == "differ" || what == "shorten" || what == "barrier";
-    if (turn == kTurns && is_odd) {
+    const bool is_awaited = what == "differ" || what == "shorten" || what == "barrier" ||
+                            what == "leave" || what == "exit";
+    if (turn == kTurns && is_awaited) {
       worker.store->Wait(KeysOf(worker.size), absl::Seconds(60)).IgnoreError();
     }
     if (turn == kTurns && what == "differ") {

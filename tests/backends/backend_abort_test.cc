@@ -59,6 +59,7 @@ TEST_P(BackendAbortTest, ARankThatAbortsInACallFailsAllRanksSoonWithItsCause) {
   const auto store = std::make_shared<HashStore>();
   Countdown under_way(kKillableRanks);
   absl::Time aborted;
+  std::vector<absl::Time> failed(kKillableRanks);
   const auto statuses = RunRanks(kKillableRanks, [&, &name = name](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(name, store, rank));
     std::thread aborter;
@@ -70,12 +71,13 @@ TEST_P(BackendAbortTest, ARankThatAbortsInACallFailsAllRanksSoonWithItsCause) {
       });
     }
     const absl::Status status = CallUntilFailure(*backend, rank, habit, [&] { under_way.Step(); });
+    failed[rank] = absl::Now();
     if (aborter.joinable()) aborter.join();
     EXPECT_EQ(RunAndWait(*backend, Collective::Barrier(), CallContext{}).status(),
               status);  // All that come later fail alike.
     return status;
   });
-  EXPECT_LT(absl::Now() - aborted, kNotice);
+  EXPECT_LT(*std::max_element(failed.begin(), failed.end()) - aborted, kNotice);
   for (int rank = 0; rank < kKillableRanks; ++rank) {
     const std::string message(statuses[rank].message());
     EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kBackend) << message;
@@ -92,13 +94,15 @@ TEST_P(BackendAbortTest, ARankThatIsDestroyedBetweenCallsFailsAllOthersSoon) {
   habit.victims_call = "nothing";
   const auto store = std::make_shared<HashStore>();
   absl::Time destroyed;
+  std::vector<absl::Time> failed(kKillableRanks);
   const auto statuses = RunRanks(kKillableRanks, [&, &name = name](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(name, store, rank));
     const absl::Status status = CallUntilFailure(*backend, rank, habit, [] {});
+    failed[rank] = absl::Now();
     if (rank == kVictim) destroyed = absl::Now();
     return status;
   });
-  EXPECT_LT(absl::Now() - destroyed, kNotice);
+  EXPECT_LT(*std::max_element(failed.begin(), failed.end()) - destroyed, kNotice);
   for (int rank = 0; rank < kVictim; ++rank) {
     EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kBackend) << statuses[rank];
     EXPECT_THAT(std::string(statuses[rank].message()), HasSubstr(absl::StrCat("rank ", kVictim)));

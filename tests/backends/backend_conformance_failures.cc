@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 // What must happen "at once" may take this much longer on a busy machine.
-constexpr absl::Duration kSlack = absl::Milliseconds(1500);
+constexpr absl::Duration kSlack = absl::Seconds(5);
 
 std::string Rank(int rank) { return absl::StrCat("rank ", rank); }
 
@@ -60,7 +60,7 @@ TEST_P(BackendConformance, ARankThatNeverJoinsIsNamed) {
   if (size() == 1) return;
   const auto store = SuiteRanks::NewStore();
   const auto statuses = SuiteRanks::Run(
-      size() - 1, [&](int rank) { return Make(store, rank, absl::Milliseconds(300)).status(); });
+      size() - 1, [&](int rank) { return Make(store, rank, absl::Seconds(1)).status(); });
   for (const absl::Status& status : statuses) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr(Rank(size() - 1)));
@@ -72,12 +72,13 @@ TEST_P(BackendConformance, ARankThatDoesNotComeIsNamedAndLaterCallsFailAtOnce) {
   if (size() == 1) return;
   // Of several that wait, the first that gives up must not miss the others. Where one waits alone,
   // nobody must be in time.
-  const absl::Duration timeout = absl::Milliseconds(size() > 2 ? 300 : 100);
+  const absl::Duration timeout = absl::Milliseconds(size() > 2 ? 1000 : 100);
   for (const Spec& spec : Awaiting(Case(), size())) {
     SCOPED_TRACE(spec);
-    SuiteCountdown failed(size() - 1);
+    SuiteCountdown calling(size() - 1), failed(size() - 1);
     Run([&](std::shared_ptr<Backend>& backend, int rank) {
       if (rank == size() - 1) return failed.Wait();
+      calling.StepAndWait();
       const absl::Time start = absl::Now();
       // A rank that only gives may be this many calls ahead, and names the first of them then.
       uint64_t sequence = 7;

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +31,7 @@
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
+#include "syncline/deadline.h"
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/process_group.h"
@@ -168,10 +170,17 @@ class Joining {
 
   // With the settings that the environment has now.
   void Start(int rank) {
-    threads_.emplace_back(
-        [this, rank] { statuses_[rank] = Connect(backend_, store_, rank, size_); });
-    // It has read them once it waits for the others' entries, in the store.
-    absl::SleepFor(absl::Milliseconds(300));
+    const size_t entries = CountEntries();
+    const auto has_ended = std::make_shared<std::atomic<bool>>(false);
+    threads_.emplace_back([this, rank, has_ended] {
+      statuses_[rank] = Connect(backend_, store_, rank, size_);
+      *has_ended = true;
+    });
+    // It has read them before it puts its entry to the store.
+    for (const Deadline deadline(absl::Minutes(1));
+         CountEntries() == entries && !*has_ended && !deadline.Expired();) {
+      absl::SleepFor(absl::Milliseconds(1));
+    }
   }
   std::vector<absl::Status> Await() {
     for (std::thread& thread : threads_) thread.join();
@@ -180,6 +189,13 @@ class Joining {
   }
 
  private:
+  size_t CountEntries() const {
+    const std::vector<std::string> keys = store_->Keys("").value();
+    return std::count_if(keys.begin(), keys.end(), [](const std::string& key) {
+      return absl::StrContains(key, "member/");
+    });
+  }
+
   const std::string backend_;
   const int size_;
   const std::shared_ptr<HashStore> store_ = std::make_shared<HashStore>();

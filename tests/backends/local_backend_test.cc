@@ -125,12 +125,29 @@ TEST(LocalBackendTest, ARankThatLeavesBecauseOfOthersIsNotAtFault) {
   }
 }
 
+// Waits until a thread of this process sleeps: one that receives has then begun to wait.
+void AwaitAsleep(const std::atomic<pid_t>& thread) {
+  const Deadline deadline(absl::Seconds(30));
+  while (!deadline.Expired()) {
+    std::this_thread::yield();
+    if (thread == 0) continue;
+    std::ifstream file(absl::StrCat("/proc/self/task/", thread.load(), "/stat"));
+    std::string pid, name, state;
+    if (file >> pid >> name >> state && state == "S") return;
+  }
+  FAIL() << "the thread does not sleep";
+}
+
 TEST(LocalBackendTest, ATimeoutSaysWhereTheOtherRankWaits) {
   const auto group = MakeGroup(2);
   const Tensor tensor = Tensor::Zeros(DType::kInt8, {3});
   absl::Status other;
-  std::thread rank_1(
-      [&] { other = RunAndWait(*group[1], Collective::Recv(tensor, 0, 7), Context(0)).status(); });
+  std::atomic<pid_t> self{0};
+  std::thread rank_1([&] {
+    self = gettid();
+    other = RunAndWait(*group[1], Collective::Recv(tensor, 0, 7), Context(0)).status();
+  });
+  AwaitAsleep(self);
   const absl::Status status =
       RunAndWait(*group[0], Collective::Barrier(), Context(1, absl::Seconds(1))).status();
   rank_1.join();
@@ -148,19 +165,6 @@ TEST(LocalBackendTest, AReceiveFromAnyRankThatNobodySendsToSaysWhatAllOthersDo) 
       std::string(source.status().message()),
       AllOf(HasSubstr("recv #2 from any rank: no rank has made the matching call (tag 7) after "),
             HasSubstr("rank 1 has made no call yet"), HasSubstr("rank 2 has made no call yet")));
-}
-
-// Waits until a thread of this process sleeps: one that receives has then begun to wait.
-void AwaitAsleep(const std::atomic<pid_t>& thread) {
-  const Deadline deadline(absl::Seconds(30));
-  while (!deadline.Expired()) {
-    std::this_thread::yield();
-    if (thread == 0) continue;
-    std::ifstream file(absl::StrCat("/proc/self/task/", thread.load(), "/stat"));
-    std::string pid, name, state;
-    if (file >> pid >> name >> state && state == "S") return;
-  }
-  FAIL() << "the thread does not sleep";
 }
 
 TEST(LocalBackendTest, AMessageGoesToTheReceiveThatWasCalledFirst) {

@@ -42,15 +42,21 @@ TEST_P(ShmWithSeveralTakersTest, AllRanksThatDoNotComeAreNamedAndNoOthers) {
   const int size = this->size();
   for (const int absent : {1, 2}) {
     const auto store = std::make_shared<HashStore>();
-    Countdown failed(1);
+    Countdown taken(size - absent), failed(1);
     const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
       SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
       const auto call = [&](uint64_t sequence) {
         return Broadcast(*backend, sequence, 0, 5, sequence < ahead() ? kTimeout : kShort);
       };
       absl::Status status;
-      if (rank < size - absent) status = FirstFailure(0, rank == 0 ? ahead() : ahead() - 1, call);
-      if (rank == 0) failed.Step();
+      if (rank < size - absent) {
+        status = FirstFailure(0, ahead() - 1, call);
+        taken.StepAndWait();
+      }
+      if (rank == 0) {
+        if (status.ok()) status = call(ahead());
+        failed.Step();
+      }
       failed.Wait();
       return status;
     });

@@ -38,7 +38,7 @@ int rounds = 20;
 uint32_t first_seed = 1;
 
 constexpr int kRanks = 3;
-constexpr absl::Duration kTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kTimeout = absl::Milliseconds(1500);
 // To hear why others have failed, on a busy machine.
 constexpr absl::Duration kGrace = absl::Seconds(10);
 
