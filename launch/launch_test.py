@@ -261,7 +261,7 @@ def test_a_signal_that_is_passed_on_does_not_end_the_search_for_an_address(shell
         "--nnodes=2",
         "--rdzv-endpoint=127.0.0.1",
         "--local-addr=host.unknown",  # Is looked up again until read_timeout.
-        "--rdzv-conf=read_timeout=1",
+        "--rdzv-conf=read_timeout=4",
         env=preload(SILENT_NAMES),
     )
     assert b"--rdzv-id" in job.process.stderr.readline()  # It handles signals now.

@@ -77,7 +77,9 @@ TEST_F(FdPassingTest, RanksThatDoNotComeAreNamed) {
 TEST_F(FdPassingTest, WhoDoesNotKnowTheSecretGetsNothing) {
   std::string endpoint = server_->endpoint();
   endpoint.back() = endpoint.back() == '0' ? '1' : '0';
-  std::thread host([&] { EXPECT_FALSE(server_->Serve(segment_.descriptor(), 2, Deadline(absl::Seconds(3))).ok()); });
+  std::thread host([&] {
+    EXPECT_FALSE(server_->Serve(segment_.descriptor(), 2, Deadline(absl::Seconds(3))).ok());
+  });
   const auto descriptor = ReceiveFd(endpoint, 1, Later());
   EXPECT_EQ(KindOf(descriptor.status()), ErrorKind::kNetwork) << descriptor.status();
   host.join();

@@ -65,9 +65,8 @@ absl::Status Ask(Store& store, const PeerTable& peers, int rank) {
 // What `ask` returns; OK if the store hangs.
 absl::Status RunBounded(std::function<absl::Status()> ask) {
   const auto heard = std::make_shared<absl::Status>();
-  const absl::Status answered =
-      base::RunBounded("giving up joining", GivingUp::kBound,
-                       [ask = std::move(ask), heard] { *heard = ask(); });
+  const absl::Status answered = base::RunBounded("giving up joining", GivingUp::kBound,
+                                                 [ask = std::move(ask), heard] { *heard = ask(); });
   return answered.ok() ? *heard : absl::OkStatus();
 }
 

@@ -128,6 +128,7 @@ def a_rank_is_killed():
     step(reducer, 0.0)
     reducer.ready(2, array(SHAPES[2]))
     dist.barrier()
+    ranks.meet_in_store("past the barrier")
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     with pytest.raises(dist.DistError, match="rank 1"):

@@ -11,7 +11,7 @@ import syncline as dist
 from syncline import failures
 
 JOIN = """
-import os, sys, syncline as dist
+import os, sys, time, syncline as dist
 rank = int(os.environ["RANK"])
 dist.init_process_group("gloo", "file://" + os.environ["STORE"], rank=rank, world_size=2)
 """
@@ -78,7 +78,10 @@ def test_an_error_tells_which_rank_has_died(tmp_path):
         tmp_path,
         """
 dist.barrier()
+open(os.environ["STORE"] + f" past {rank}", "w").close()
 if rank == 1:
+    while not os.path.exists(os.environ["STORE"] + " past 0"):
+        time.sleep(0.001)
     os.kill(os.getpid(), 9)
 try:
     dist.barrier()

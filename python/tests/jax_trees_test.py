@@ -337,6 +337,7 @@ def test_inside_jit_the_death_of_a_rank_is_an_error_of_the_others():
 
 def death_inside_jit():
     assert jax.jit(sjax.all_reduce)(jnp.float32(1)) == 3
+    ranks.meet_in_store("past the first")
     if dist.get_rank() == 1:
         os._exit(0)
     with pytest.raises(jax.errors.JaxRuntimeError, match="rank 1"):

@@ -68,9 +68,9 @@ def test_all_ranks_stop_at_the_same_step(size, notice):
 
 def without_rank_2():
     if dist.get_rank() < 2:
-        preemption.install(timeout=timedelta(seconds=0.3))
+        preemption.install(timeout=timedelta(seconds=3))
         preemption.notify()
-        with pytest.raises(dist.DistTimeoutError, match="rank 2 of 3 has not said within 300ms"):
+        with pytest.raises(dist.DistTimeoutError, match="rank 2 of 3 has not said within 3s"):
             for step in range(1 << 40):
                 preemption.reached(step)
     dist.barrier()
@@ -84,9 +84,9 @@ def interrupted():
     if dist.get_rank() == 0:
         preemption.install(signals=(), timeout=ranks.TIMEOUT)
         preemption.notify()
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         signal.signal(signal.SIGALRM, signal.default_int_handler)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             for step in range(1 << 40):
                 preemption.reached(step)
     dist.barrier()

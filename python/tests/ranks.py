@@ -67,6 +67,16 @@ def in_processes(size: int, file: str, function: str, init_method: str = "") -> 
         run(size, [sys.executable, file, function], environment)
 
 
+def meet_in_store(name: str) -> None:
+    """Returns when all ranks of `in_processes` have come, though one of them dies then.
+
+    Who dies right after a collective may fail it for those that have not returned from it yet.
+    """
+    store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
+    store.set(f"{name}: {dist.get_rank()}", b"")
+    store.wait([f"{name}: {rank}" for rank in range(dist.get_world_size())])
+
+
 def run(size: int, command: list[str], environment: dict[str, str]) -> None:
     """Runs `command` once for each rank, with RANK set; fails, with their output, if one fails."""
     processes = [

@@ -396,12 +396,12 @@ def test_a_signal_handler_that_raises_ends_a_wait():
     before = signal.signal(signal.SIGALRM, raise_alarm)
     tensors = TensorQueue(1 << 16, max_messages=1)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(Alarm):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             tensors.get(timeout=LONG)
         tensors.put(1)
-        signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(Alarm):
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
             tensors.put(2, timeout=LONG)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -64,6 +64,7 @@ def results(store):
     call("get", "never")
     call("wait", ["never", "a"])
     call("wait", ["never"], SOON)
+    call("set_timeout", LATE)
     call("multi_set", ["m1", "m2"], ["1", b"2"])
     call("multi_get", ["m2", "m1"])
     call("append", "m1", "+")
@@ -81,6 +82,7 @@ def results(store):
     call("queue_pop", "q")
     call("queue_pop", "q", False)
     call("queue_pop", "q", False)
+    call("set_timeout", SOON)
     call("queue_pop", "q", block=True)
     return seen
 

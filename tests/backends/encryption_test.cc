@@ -191,9 +191,8 @@ class Joining {
  private:
   size_t CountEntries() const {
     const std::vector<std::string> keys = store_->Keys("").value();
-    return std::count_if(keys.begin(), keys.end(), [](const std::string& key) {
-      return absl::StrContains(key, "member/");
-    });
+    return std::count_if(keys.begin(), keys.end(),
+                         [](const std::string& key) { return absl::StrContains(key, "member/"); });
   }
 
   const std::string backend_;

@@ -1,7 +1,7 @@
 // Ranks that go on as soon as they have given their data: what they may overwrite, and when they
-// hear that others have called something else. What holds for backend shm and for backend tcp, which
-// is hierarchical with a node for each rank; shm_run_ahead_test.cc and tcp_run_ahead_test.cc have the
-// rest.
+// hear that others have called something else. What holds for backend shm and for backend tcp,
+// which is hierarchical with a node for each rank; shm_run_ahead_test.cc and tcp_run_ahead_test.cc
+// have the rest.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -420,4 +420,4 @@ TEST_P(DebugSettingTest, RanksOfWhichOneAsksForDetailFormNoGroup) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::run_ahead

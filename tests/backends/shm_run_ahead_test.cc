@@ -228,4 +228,4 @@ TEST_P(ShmRunAheadTest, RanksThatCompareAtDifferentTimesFormNoGroup) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::run_ahead

@@ -306,4 +306,4 @@ TEST_P(TcpWithSeveralTakersTest, ATakerThatWaitsHearsOfAnotherCall) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::run_ahead

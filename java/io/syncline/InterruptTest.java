@@ -68,10 +68,14 @@ class InterruptTest {
   void aBlockingOperationEndsAndFailsItsGroupOnAllRanksWhichNameTheInterruptedOne(
       String backend, Operation operation) throws Exception {
     final CountDownLatch failed = new CountDownLatch(2);
+    // An interrupted rank would fail those that have not joined yet.
+    final CountDownLatch joined = new CountDownLatch(3);
     Ranks.run(
         backend,
         3,
         world -> {
+          joined.countDown();
+          assertTrue(joined.await(Ranks.TIMEOUT.toSeconds(), TimeUnit.SECONDS));
           final ProcessGroup group = world.group();
           if (world.rank() == 0) {
             final String message = interrupted(() -> operation.interrupted.on(group));

@@ -51,6 +51,10 @@ def dies_in_backward():
     model(torch.randn(4, 300)).sum().backward()
     model.module.dies = True
     loss = model(torch.randn(4, 300)).sum()
+    # DDP broadcasts in the second forward; who dies then would fail it for a late rank.
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"past forward: {dist.get_rank()}", "")
+    store.wait([f"past forward: {rank}" for rank in range(dist.get_world_size())])
     began = time.monotonic()
     with pytest.raises(RuntimeError, match=rf"rank {VICTIM}\b"):
         loss.backward()
