@@ -34,17 +34,25 @@ absl::Status OnThreads(int count, const std::function<absl::Status(int thread)>&
   return absl::OkStatus();
 }
 
-// To the next rank and from the previous one, at once.
-absl::Status PassOn(ProcessGroup& group, int tag, int round) {
+// To the next rank and from the previous one, at once. Adds what was sent to `sent`, for Await: the
+// next rank's thread may take it only after a collective for which this rank's threads are needed.
+absl::Status PassOn(ProcessGroup& group, int tag, int round,
+                    std::vector<std::shared_ptr<Work>>& sent) {
   const int rank = RankOf(group), size = static_cast<int>(group.size());
   const int next = (rank + 1) % size, previous = (rank + size - 1) % size;
   const Tensor out = Bytes(DType::kInt32, 1000, 100 * rank + 10 * round + tag);
   const Tensor in = Tensor::Zeros(DType::kInt32, {1000});
-  SYNCLINE_ASSIGN_OR_RETURN(const auto sent, group.SendAsync(out, next, tag));
+  SYNCLINE_ASSIGN_OR_RETURN(sent.emplace_back(), group.SendAsync(out, next, tag));
   SYNCLINE_RETURN_IF_ERROR(group.Recv(in, previous, tag).status());
-  SYNCLINE_RETURN_IF_ERROR(sent->Wait(kGroupTimeout));
   const Tensor want = Bytes(DType::kInt32, 1000, 100 * previous + 10 * round + tag);
   return Expect(SameBytes(in, want), absl::StrCat("message ", round, ", tag ", tag), group);
+}
+
+absl::Status Await(const std::vector<std::shared_ptr<Work>>& works) {
+  for (const std::shared_ptr<Work>& work : works) {
+    SYNCLINE_RETURN_IF_ERROR(work->Wait(kGroupTimeout));
+  }
+  return absl::OkStatus();
 }
 
 // The same on every thread, since it is open which threads of different ranks meet.
@@ -59,11 +67,12 @@ absl::Status ReduceAndBroadcast(ProcessGroup& group) {
 TEST_P(GroupConformance, ThreadsOfOneRankUseTheGroupAtOnce) {
   Run([](ProcessGroup& group) {
     return OnThreads(kThreads, [&](int thread) -> absl::Status {
+      std::vector<std::shared_ptr<Work>> sent;
       for (int round = 0; round < kRounds; ++round) {
         SYNCLINE_RETURN_IF_ERROR(ReduceAndBroadcast(group));
-        if (size() > 1) SYNCLINE_RETURN_IF_ERROR(PassOn(group, thread, round));
+        if (size() > 1) SYNCLINE_RETURN_IF_ERROR(PassOn(group, thread, round, sent));
       }
-      return absl::OkStatus();
+      return Await(sent);
     });
   });
 }
