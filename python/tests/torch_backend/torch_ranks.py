@@ -117,12 +117,17 @@ def shared_folder() -> pathlib.Path:
 
 def join(backend: str = "syncline", **arguments: Any) -> None:
     """Calls init_process_group in a process of in_processes; each call makes a job of its own."""
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]), timeout=TIMEOUT)
+    store = dist.PrefixStore(f"job {next(_jobs)}", store)
+    # Starting Python may take some of them longer than a timeout of `arguments`.
+    store.set(f"rank {rank} is there", "")
+    store.wait([f"rank {other} is there" for other in range(world_size)])
     dist.init_process_group(
         backend,
-        store=dist.PrefixStore(f"job {next(_jobs)}", store),
-        rank=int(os.environ["RANK"]),
-        world_size=int(os.environ["WORLD_SIZE"]),
+        store=store,
+        rank=rank,
+        world_size=world_size,
         timeout=arguments.pop("timeout", TIMEOUT),
         **arguments,
     )
