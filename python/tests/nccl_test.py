@@ -116,6 +116,7 @@ def names_the_dead():
     array = ours([1.0])
     dist.all_reduce(array, group=group)
     peek(array)
+    ranks.meet_in_store("past the first")
     if dist.get_rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     work = dist.all_reduce(array, group=group, async_op=True)
@@ -248,6 +249,7 @@ def leaves_beside(fate):
     array = ours([1.0])
     dist.all_reduce(array)
     assert peek(array) == [2.0]
+    ranks.meet_in_store("past the first")
     store = dist.TCPStore("127.0.0.1", int(os.environ["TEST_PORT"]))
     if dist.get_rank() == 1:
         store.set("process", str(os.getpid()).encode())
@@ -276,6 +278,7 @@ def goes_on_without_the_dead():
     array = ours([1.0])
     dist.all_reduce(array)
     assert peek(array) == [3.0]
+    ranks.meet_in_store("past the first")
     if dist.get_rank() == 2:
         dist.all_reduce(array, async_op=True)
         os.kill(os.getpid(), signal.SIGKILL)
