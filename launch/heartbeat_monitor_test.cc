@@ -75,7 +75,7 @@ TEST_F(HealthTest, OnlyWorkersWithoutHeartbeatAreOverdue) {
   clock_.Advance(kLimit - absl::Seconds(1));
   Beat(1);
   EXPECT_THAT(watch_.Check(), IsEmpty());
-  EXPECT_LT(*watch_.Age(1), absl::Seconds(1));
+  EXPECT_LT(*watch_.Age(1), kLimit / 2);
   clock_.Advance(absl::Seconds(1));
   const auto overdue = watch_.Check();
   ASSERT_EQ(overdue.size(), 1u);

@@ -44,8 +44,8 @@ struct Failure {
 class FailureReporter {
  public:
   // How long ranks wait for each other's reports, and how long a method takes at most.
-  static constexpr absl::Duration kGrace = absl::Milliseconds(500);
-  static constexpr absl::Duration kBound = absl::Seconds(1);
+  static constexpr absl::Duration kGrace = absl::Seconds(1);
+  static constexpr absl::Duration kBound = absl::Seconds(3);
 
   FailureReporter(std::shared_ptr<Store> store, PeerTable peers);
 

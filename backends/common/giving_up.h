@@ -19,7 +19,7 @@ namespace syncline::backends {
 // thread-safe.
 class GivingUp {
  public:
-  static constexpr absl::Duration kBound = absl::Seconds(1);
+  static constexpr absl::Duration kBound = absl::Seconds(3);
   static constexpr absl::Duration kInterval = absl::Seconds(1);
 
   GivingUp(std::shared_ptr<Store> store, const PeerTable& peers)

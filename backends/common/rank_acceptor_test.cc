@@ -230,20 +230,21 @@ TEST_F(RankAcceptorTest, AnswersThatComeInPiecesAreTakenTogether) {
         ASSERT_TRUE(caller.ok());
         const base::UniqueFd far = Connect();
         std::atomic<bool> is_over{false};
-        // Carries each byte by itself.
+        // Carries each byte by itself, to the last that the caller has sent.
         std::thread carrier([&] {
-          while (!is_over) {
+          const auto carry = [](const base::UniqueFd& from, const base::UniqueFd& to) {
             char byte;
-            if (recv(near.get(), &byte, 1, MSG_DONTWAIT) == 1) {
-              base::SendAll(far.get(), &byte, 1, Long()).IgnoreError();
-            }
-            if (recv(far.get(), &byte, 1, MSG_DONTWAIT) == 1) {
-              base::SendAll(near.get(), &byte, 1, Long()).IgnoreError();
-            }
+            if (recv(from.get(), &byte, 1, MSG_DONTWAIT) != 1) return false;
+            base::SendAll(to.get(), &byte, 1, Long()).IgnoreError();
+            return true;
+          };
+          while (true) {
+            const bool is_last = is_over;
+            if (!carry(near, far) && is_last) break;
+            carry(far, near);
           }
         });
         EXPECT_TRUE(caller->Finish(Long()).ok());
-        absl::SleepFor(absl::Milliseconds(200));
         is_over = true;
         carrier.join();
       }),

@@ -27,7 +27,7 @@ inline constexpr backends::MessageThresholds kMessageThresholds = {16 << 10, 1 <
 inline constexpr std::chrono::milliseconds kConnectSlice(50), kNoWait(0);
 
 // A rank that leaves waits at most so long for its peers to read what it has sent.
-inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+inline constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
 // A rank whose operation failed waits at most so long for the connections of peers that have died
 // to end, so that it can tell whether they had left before.

@@ -48,7 +48,7 @@ inline constexpr absl::Duration kCancelTimeout = absl::Milliseconds(200);
 inline constexpr absl::Duration kEndUseTimeout = absl::Seconds(5);
 
 // A rank that leaves, or whose operation failed, waits at most so long for what it has sent.
-inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+inline constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
 }  // namespace syncline::mpi
 

@@ -48,7 +48,7 @@ inline constexpr size_t kMaxUnexpected = 8192;
 
 // A rank that leaves waits for its peers' kernels to acknowledge what it has sent. It gives up when
 // for so long nothing has been acknowledged.
-inline constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+inline constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 
 // A rank whose operation failed waits at most so long for the leave message of peers whose
 // connection has ended, or which have died.

@@ -192,7 +192,7 @@ TEST_F(ParticipantTest, NodesMeetAtTheEndpointAndPartWhenTheJobIsDone) {
     leaving.emplace_back([&node] { node->participant->Leave(std::nullopt, kTimeout); });
   }
   for (std::thread& thread : leaving) thread.join();
-  EXPECT_LT(clock_.Now() - began, absl::Seconds(4));
+  EXPECT_LT(clock_.Now() - began, absl::Seconds(12));
 }
 
 TEST_F(ParticipantTest, WhenTheHostOfTheStoreIsLostTheFirstSurvivorHoldsIt) {

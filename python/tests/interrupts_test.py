@@ -44,7 +44,7 @@ def ended_by(number, expected):
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
 
-    timer = threading.Timer(0.2, send)
+    timer = threading.Timer(1, send)  # The block has begun to wait, as a rule.
     timer.start()
     with pytest.raises(expected):
         yield

@@ -327,7 +327,7 @@ TEST_F(EtcdStoreTest, ContentsWithATtlOutliveTheirLastClientByThatOnly) {
 TEST_F(EtcdStoreTest, ClientsThatWereCutOffForLongerThanTheTtlAreToldThatContentsAreGone) {
   auto witness = Open(server_.endpoint(), {}, kTimeout, "");
   LossyProxy proxy(server_.port());
-  auto store = Open(proxy.endpoint(), absl::Seconds(1), kTimeout, "/keys/job");
+  auto store = Open(proxy.endpoint(), absl::Seconds(3), kTimeout, "/keys/job");
   ExpectOk(store->Set("key", "x"));
   proxy.Set(Mode::kRefuse);
   EXPECT_TRUE(Eventually([&] { return Value(witness->Keys("job")).empty(); }));
@@ -336,7 +336,7 @@ TEST_F(EtcdStoreTest, ClientsThatWereCutOffForLongerThanTheTtlAreToldThatContent
   EXPECT_EQ(KindOf(status), ErrorKind::kStore) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("expired"));
   EXPECT_TRUE(Eventually([&] { return !store->Check(Strings{"key"}).ok(); }));
-  store = Open(proxy.endpoint(), absl::Seconds(1), kTimeout, "/keys/job");
+  store = Open(proxy.endpoint(), absl::Seconds(10), kTimeout, "/keys/job");
   EXPECT_THAT(Value(store->Keys("")), IsEmpty());
 }
 

@@ -229,8 +229,9 @@ void RunWithoutOne(const Worker& worker) {
       if (is_absent) pause();
       continue;
     }
-    status = Call(**backend, worker, spec, sequence,
-                  sequence < 3 || words[3] == "kill" ? kTimeout : absl::Seconds(2));
+    status = Call(
+        **backend, worker, spec, sequence,
+        sequence < 3 || words[3] == "kill" || words[3] == "leave" ? kTimeout : absl::Seconds(2));
   }
   Print(status);
 }

@@ -144,7 +144,7 @@ TEST_P(AutoDataTest, DataIsRightAndBitwiseEqualWhereItMustBe) {
 // ---- Failures.
 
 constexpr int kTurns = 3;  // That all ranks make, before the last rank does something else.
-constexpr absl::Duration kTimeout = absl::Seconds(2);
+constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 std::string KeyOf(int rank) { return absl::StrCat("under way/", rank); }
 
@@ -369,7 +369,8 @@ class AutoAbsenceTest : public testing::TestWithParam<const char*> {
                           const std::function<void(FailingGroup&, int)>& check) {
     std::vector<std::unique_ptr<FailingGroup>> groups;
     for (const std::vector<int>& hosts : FailingHosts()) {
-      groups.push_back(std::make_unique<FailingGroup>(Layout{"", hosts}, call(), kLarge, what));
+      groups.push_back(std::make_unique<FailingGroup>(Layout{"", hosts}, call(), kLarge, what,
+                                                      absl::Seconds(2)));
       disturb(*groups.back());
     }
     for (size_t i = 0; i < groups.size(); ++i) {

@@ -266,7 +266,8 @@ void WaitForMessage(const Worker& worker) {
   const int src = words[1] == "any" ? kAnySource : kSender;
   if (worker.rank == kReceiver) {
     const Tensor tensor = Filled(5, 0);
-    const CallContext context = Call(3, absl::Seconds(2));
+    const bool is_timeout = what == "stop" || what == "barrier";
+    const CallContext context = Call(3, absl::Seconds(is_timeout ? 2 : 60));
     return Print(RunAndWait(**backend, Collective::Recv(tensor, src, 7), context).status());
   }
   // What fails before would fail the barrier for who is still in it.
@@ -297,7 +298,7 @@ INSTANTIATE_TEST_SUITE_P(From, AutoMessageFailureTest, testing::Values("sender",
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(AutoMessageFailureTest, AKilledSenderIsNamedOnEveryRank) {
-  Workers workers(kHosts, "wait", Argument("stay"));
+  Workers workers(kHosts, "wait", Argument("die"));
   AwaitAll(workers);
   workers.Signal(kSender, SIGKILL);
   for (int rank : {0, kReceiver}) {
@@ -308,7 +309,7 @@ TEST_P(AutoMessageFailureTest, AKilledSenderIsNamedOnEveryRank) {
 }
 
 TEST_P(AutoMessageFailureTest, AStoppedSenderIsATimeoutOfTheReceiverOnEveryRank) {
-  Workers workers(kHosts, "wait", Argument("stay"));
+  Workers workers(kHosts, "wait", Argument("stop"));
   AwaitAll(workers);
   workers.Signal(kSender, SIGSTOP);
   for (int rank : {0, kReceiver}) {
@@ -347,7 +348,8 @@ void SendToOneThatHasLeft(const Worker& worker) {
   if (!backend.ok()) return Print(backend.status());
   if (worker.rank != 0) return;  // Leaves.
   absl::Status sent;
-  for (int i = 0; i < 200 && sent.ok(); ++i) {
+  const Deadline deadline(absl::Seconds(60));
+  for (int i = 0; sent.ok() && !deadline.Expired(); ++i) {
     sent = Send(**backend, Filled(1, i), std::stoi(worker.argument), 7, static_cast<uint64_t>(i));
     absl::SleepFor(absl::Milliseconds(10));
   }

@@ -41,7 +41,7 @@ constexpr char kBusy[] = "--busy";
 
 // How long calls of groups take at most of which a rank is stopped, and how soon deaths are
 // noticed.
-absl::Duration StopTimeout() { return absl::Seconds(load > 0 ? 4 : 1); }
+absl::Duration StopTimeout() { return absl::Seconds(load > 0 ? 4 : 2); }
 absl::Duration NoticeLimit() { return load > 0 ? absl::Seconds(20) : kNotice; }
 
 std::vector<std::string> OpenFiles() {

@@ -198,7 +198,7 @@ TEST(GlooStoreTest, TheVictimIsNamedEvenIfTheStoreDiesWithIt) {
                             AllOf(HasSubstr(absl::StrCat(group.Describe(0), ", ")),
                                   HasSubstr(" have died"))),
                       HasSubstr(absl::StrCat("the store at ", address, " does not answer"))));
-    EXPECT_LT(absl::Nanoseconds(outcome.nanos - killed), absl::Seconds(3));
+    EXPECT_LT(absl::Nanoseconds(outcome.nanos - killed), 2 * kNotice);
   }
 }
 

@@ -415,7 +415,7 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
       backends::FailureReporter(store, tables[1]).Diagnose(Lost({0}, {0}));
   const absl::Duration took = absl::Now() - start;
   store->Release();
-  EXPECT_LT(took, backends::FailureReporter::kBound + absl::Milliseconds(500));
+  EXPECT_LT(took, backends::FailureReporter::kBound + absl::Seconds(5));
   EXPECT_EQ(KindOf(diagnosis), ErrorKind::kNetwork);
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 0 (host "),

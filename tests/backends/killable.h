@@ -24,8 +24,8 @@ namespace syncline {
 inline constexpr int kKillableRanks = 3;
 inline constexpr int kVictim = kKillableRanks - 1;
 
-// How soon after a rank's end the calls of all others have failed. It takes milliseconds, but a busy
-// machine may keep a thread from its core for seconds.
+// How soon after a rank's end the calls of all others have failed. It takes milliseconds, but a
+// busy machine may keep a thread from its core for seconds.
 inline constexpr absl::Duration kNotice = absl::Seconds(5);
 
 // Of send and recv, the victim has the other end on all other ranks.

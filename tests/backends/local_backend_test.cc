@@ -69,7 +69,7 @@ TEST(LocalBackendTest, RankZeroIsAtFaultIfItHasLeftBeforeAllHadJoined) {
 
 TEST(LocalBackendTest, RanksMustAgreeOnTheSizeOfTheGroup) {
   auto store = std::make_shared<HashStore>();
-  std::thread rank_0([&] { Join(store, 0, 2, absl::Milliseconds(500)).IgnoreError(); });
+  std::thread rank_0([&] { Join(store, 0, 2, absl::Seconds(10)).IgnoreError(); });
   const absl::Status status = Join(store, 1, 3);
   rank_0.join();
   EXPECT_EQ(KindOf(status), ErrorKind::kMismatch);

@@ -22,7 +22,7 @@ namespace syncline::run_ahead {
 
 inline constexpr absl::Duration kTimeout = absl::Seconds(60);
 // Long enough for what others do meanwhile on a busy machine.
-inline constexpr absl::Duration kShort = absl::Seconds(1);
+inline constexpr absl::Duration kShort = absl::Seconds(2);
 
 // Joins a group of backend shm or tcp. The former takes the comparison; the latter, what
 // SYNCLINE_DEBUG says.

@@ -45,8 +45,8 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kTestTimeout = absl::Seconds(60);  // For what must happen.
-constexpr absl::Duration kTimeout = absl::Seconds(1);       // Of the calls.
-constexpr absl::Duration kLate = absl::Seconds(3);          // A rank that comes too late sleeps.
+constexpr absl::Duration kTimeout = absl::Seconds(2);       // Of the calls.
+constexpr absl::Duration kLate = absl::Seconds(5);          // A rank that comes too late sleeps.
 constexpr int kMostTurns = 300;                             // Before a rank's own fault.
 constexpr char kWrong[] = "WRONG";
 

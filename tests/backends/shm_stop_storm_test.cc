@@ -52,6 +52,13 @@ int Draw(std::mt19937& random, int end) {
 
 std::string UnderWayKey(int rank) { return absl::StrCat("under way/", rank); }
 
+// Of all ranks.
+std::vector<std::string> UnderWayKeys() {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < kRanks; ++rank) keys.push_back(UnderWayKey(rank));
+  return keys;
+}
+
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
   BackendConfig config;
   config.store = std::move(store);
@@ -106,7 +113,11 @@ absl::Status CallUntilFailure(Backend& backend, int rank, uint32_t seed, Store& 
     if (!right.ok()) {
       return Annotate(right, absl::StrCat("WRONG: rank ", rank, ", ", Name(kind), " #", turn));
     }
-    if (turn == 0) SYNCLINE_RETURN_IF_ERROR(store.Set(UnderWayKey(rank), ""));
+    if (turn == 0) {
+      SYNCLINE_RETURN_IF_ERROR(store.Set(UnderWayKey(rank), ""));
+      // Who may give up fails the others, which would be in the first call still.
+      SYNCLINE_RETURN_IF_ERROR(store.Wait(UnderWayKeys(), kTestTimeout));
+    }
   }
 }
 
@@ -128,14 +139,12 @@ int Work(char** argv) {
 // Stops ranks for a while a few times, and then some until the others have given up.
 void RunRound(const std::string& path, std::mt19937& random) {
   std::vector<std::unique_ptr<Process>> workers;
-  std::vector<std::string> under_way;
   const uint32_t workers_seed = random();
   for (int rank = 0; rank < kRanks; ++rank) {
     workers.push_back(std::make_unique<Process>(std::vector<std::string>{
         "--worker", path, absl::StrCat(rank), absl::StrCat(workers_seed)}));
-    under_way.push_back(UnderWayKey(rank));
   }
-  ASSERT_TRUE(FileStore::Open(path).value()->Wait(under_way, kTestTimeout).ok());
+  ASSERT_TRUE(FileStore::Open(path).value()->Wait(UnderWayKeys(), kTestTimeout).ok());
   const auto signal = [&](int rank, int number) { kill(workers[rank]->pid(), number); };
   for (int stops = Draw(random, 4); stops > 0; --stops) {
     const int rank = Draw(random, kRanks);

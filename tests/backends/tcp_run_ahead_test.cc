@@ -124,9 +124,10 @@ TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatLeftTooEarlyIsNamed) {
 // Rank 2 does not come. It keeps rank 1 from nothing that rank 0 has room to give it.
 TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
   const int size = this->size();
-  Countdown failed(1);
+  Countdown joined(size), failed(1);
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
+    joined.StepAndWait();
     const auto call = [&](uint64_t sequence) {
       return Broadcast(*backend, sequence, 0, 16 << 10, rank == 0 ? kShort : kTimeout);
     };

@@ -14,6 +14,7 @@ def three_nodes(job):
 
 
 def test_a_killed_worker_is_replaced(job):
+    job.steps = 250
     agents = three_nodes(job)
     victim = agents[1].workers()[0]
     moment = time.time()

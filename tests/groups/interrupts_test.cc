@@ -83,9 +83,10 @@ std::vector<Case> Cases() {
 TEST_P(InterruptsTest, AnInterruptedCallFailsItsGroupOnAllRanksNamingTheRank) {
   for (const Case& each : Cases()) {
     auto store = std::make_shared<HashStore>();
-    Countdown failed(2);
+    Countdown joined(3), failed(2);
     const auto statuses = RunRanks(3, [&](int rank) -> absl::Status {
       SYNCLINE_ASSIGN_OR_RETURN(auto world, World::Init(Rank(GetParam(), store, rank, 3)));
+      joined.StepAndWait();
       if (rank == 2) failed.Wait();
       absl::Status status;
       if (rank == 1) {

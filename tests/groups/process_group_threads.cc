@@ -119,12 +119,16 @@ TEST_P(GroupConformance, AMonitoredBarrierNamesEveryRankThatIsMissingAlsoToThose
     const std::string those =
         late.size() < 4 ? absl::StrJoin(late, ", ") : absl::StrCat(present, "-", size() - 1);
     const std::string named = absl::StrCat(late.size() == 1 ? "rank " : "ranks ", those, " of ",
-                                           size(), " had not arrived after 300ms");
-    Countdown failed(present);
+                                           size(), " had not arrived after 1s");
+    Countdown are_there(present), failed(present);
     for (const absl::Status& status :
          RunGroup(backend(), size(), [&](ProcessGroup& group) -> absl::Status {
-           if (group.rank() >= present) failed.Wait();
-           const absl::Status outcome = group.MonitoredBarrier(absl::Milliseconds(300));
+           if (group.rank() < present) {
+             are_there.StepAndWait();
+           } else {
+             failed.Wait();
+           }
+           const absl::Status outcome = group.MonitoredBarrier(absl::Seconds(1));
            if (group.rank() < present) failed.Step();
            return outcome;
          })) {

@@ -202,9 +202,11 @@ TEST_P(SubgroupsTest, MembersThatDoNotMakeTheSameGroupAreToldSo) {
 }
 
 TEST_P(SubgroupsTest, AMemberThatDoesNotMakeTheGroupIsNamed) {
-  RunWorld(3, [](World& world) -> absl::Status {
+  Countdown are_there(2);
+  RunWorld(3, [&](World& world) -> absl::Status {
     if (world.rank() == 1) return absl::OkStatus();
-    absl::Status status = world.NewGroup({0, 1, 2}, {}, absl::Milliseconds(300)).status();
+    are_there.StepAndWait();
+    absl::Status status = world.NewGroup({0, 1, 2}, {}, absl::Seconds(1)).status();
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status), HasSubstr("new_group #1: rank 1 of 0, 1, 2 did not come within"));
     EXPECT_THAT(RanksOf(status), ElementsAre(1));

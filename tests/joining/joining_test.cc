@@ -32,7 +32,7 @@ using ::testing::IsEmpty;
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
-constexpr absl::Duration kShortly = absl::Milliseconds(500);
+constexpr absl::Duration kShortly = absl::Seconds(2);
 
 // An init method that nobody else uses, and what it leaves behind.
 class TestInitMethod {

@@ -268,7 +268,7 @@ TEST_F(MulticastTest, NamesOfStrangersAreShownSoThatTheyCanBeRead) {
     EXPECT_TRUE(socket.Send(ghost.Seal("")).ok());
   });
   MulticastOptions options = At(3);
-  absl::Status status = DiscoverStoreByMulticast(options, Deadline(absl::Seconds(1))).status();
+  absl::Status status = DiscoverStoreByMulticast(options, Deadline(absl::Seconds(3))).status();
   thread.join();
   EXPECT_THAT(Message(status), AnyOf(HasSubstr("caf\\xc3"), HasSubstr("h\\xff")));
   for (const char c : status.message()) EXPECT_EQ(c & 0x80, 0) << status;
@@ -284,7 +284,7 @@ TEST_F(MulticastTest, AJobWithoutANameIsCalledThat) {
 
 TEST_F(MulticastTest, WhoIsMissingIsNamed) {
   for (const absl::Status& status : RunRanks(2, [&](int i) {
-         return DiscoverStoreByMulticast(At(3, i), Deadline(absl::Seconds(1))).status();
+         return DiscoverStoreByMulticast(At(3, i), Deadline(absl::Seconds(3))).status();
        })) {
     EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
     EXPECT_THAT(Message(status),
@@ -304,7 +304,7 @@ TEST_F(MulticastTest, WhoIsAloneLearnsOfOtherJobsAndStrangers) {
     EXPECT_TRUE(socket.Send(other.Seal("")).ok());
     EXPECT_TRUE(socket.Send(Ghost(2, 0).Seal("a secret")).ok());
   });
-  absl::Status status = DiscoverStoreByMulticast(At(2), Deadline(absl::Seconds(1))).status();
+  absl::Status status = DiscoverStoreByMulticast(At(2), Deadline(absl::Seconds(3))).status();
   thread.join();
   EXPECT_EQ(KindOf(status), ErrorKind::kTimeout) << status;
   EXPECT_THAT(Message(status), AllOf(HasSubstr("has heard nobody"), HasSubstr("'typo'"),

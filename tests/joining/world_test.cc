@@ -211,7 +211,7 @@ TEST(JoinTest, ARankThatIsMissingIsNamed) {
   auto store = std::make_shared<HashStore>();
   auto statuses = RunRanks(2, [&](int rank) {
     WorldOptions options = Rank(store, rank, 3, "local");
-    options.timeout = absl::Milliseconds(300);
+    options.timeout = absl::Seconds(2);
     return World::Init(options).status();
   });
   for (const absl::Status& status : statuses) {

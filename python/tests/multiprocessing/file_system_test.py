@@ -15,7 +15,7 @@ import syncline
 import syncline.multiprocessing as mp
 from syncline.multiprocessing import named_segments
 
-CLEAN_WITHIN = 5.0
+CLEAN_WITHIN = 30.0
 
 
 @pytest.fixture(autouse=True)

@@ -25,7 +25,7 @@ import syncline.multiprocessing as mp
 
 SIZES = (100, 5_000, 20_000, 70_000)  # Elements of 8 bytes: by value, small, and large ones.
 PRODUCERS, CONSUMERS = 2, 2
-CLEAN_WITHIN = 5.0
+CLEAN_WITHIN = 30.0
 TIMEOUT = 60.0
 
 
