@@ -16,6 +16,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/backends/killable.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {
@@ -32,13 +33,7 @@ std::vector<std::string> Calls() {
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
                                               int rank) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kKillableRanks;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(absl::Seconds(60));
-  return BackendRegistry::Make(name, config);
+  return BackendRegistry::Make(name, OnLoopback(std::move(store), rank, kKillableRanks));
 }
 
 class BackendAbortTest

@@ -6,6 +6,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/status.h"
 #include "tests/backends/suite_ranks.h"
+#include "tests/support/backend_config.h"
 
 namespace syncline {
 namespace {
@@ -33,13 +34,7 @@ void RunDataCase(const DataCase& data_case, const BackendCase& backend, int size
 absl::StatusOr<std::shared_ptr<Backend>> BackendConformance::Make(std::shared_ptr<Store> store,
                                                                   int rank,
                                                                   absl::Duration timeout) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size();
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(timeout);
-  return BackendRegistry::Make(Case().name, config);
+  return BackendRegistry::Make(Case().name, OnLoopback(std::move(store), rank, size(), timeout));
 }
 
 void BackendConformance::Run(const Body& body) {

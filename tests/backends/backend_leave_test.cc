@@ -17,6 +17,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/operations.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
@@ -31,13 +32,7 @@ CallContext Number(uint64_t sequence) { return {sequence, Deadline(kTimeout)}; }
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
                                               int rank, int size) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return BackendRegistry::Make(name, config);
+  return BackendRegistry::Make(name, OnLoopback(std::move(store), rank, size, kTimeout));
 }
 
 std::vector<std::string> OpenSockets() {

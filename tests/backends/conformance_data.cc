@@ -9,6 +9,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/values.h"
 
 namespace syncline {
@@ -18,12 +19,8 @@ absl::StatusOr<std::unique_ptr<Member>> Member::Join(const std::string& backend,
                                                      int size, MismatchCheck check,
                                                      MessageMatching matching) {
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find(backend));
-  BackendConfig config;
-  config.store = std::make_shared<PrefixStore>("backend", store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config =
+      OnLoopback(std::make_shared<PrefixStore>("backend", store), rank, size, kTimeout);
   config.mismatch_check = check;
   SYNCLINE_ASSIGN_OR_RETURN(auto made, entry.make(config));
   return std::unique_ptr<Member>(new Member(backend, entry.capabilities, std::move(made),

@@ -37,6 +37,7 @@
 #include "syncline/process_group.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/hosts.h"
 #include "tests/support/ranks.h"
 
@@ -108,12 +109,7 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> Join(const std::string& backend,
 // name does not.
 absl::Status Connect(const std::string& backend, const std::shared_ptr<Store>& store, int rank,
                      int size) {
-  BackendConfig config;
-  config.store = store;
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(store, rank, size, kTimeout);
   return backend == "tcp" ? tcp::TcpConnections::Connect(config).status()
                           : BackendRegistry::Make(backend, config).status();
 }

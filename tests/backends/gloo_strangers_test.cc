@@ -30,6 +30,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/backends/strangers.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 
@@ -42,12 +43,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size,
                                               MismatchCheck check = MismatchCheck::kOn) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
   config.mismatch_check = check;
   return BackendRegistry::Make("gloo", config);
 }

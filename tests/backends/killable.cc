@@ -24,6 +24,7 @@
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/hosts.h"
 #include "tests/support/operations.h"
 #include "tests/support/values.h"
@@ -46,12 +47,8 @@ std::shared_ptr<Store> OpenStore(const std::string& where) {
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& name, std::shared_ptr<Store> store,
                                               int rank, const std::string& address) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kKillableRanks;
-  config.local_address = address.empty() ? "127.0.0.1" : address;
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(std::move(store), rank, kKillableRanks, kTimeout);
+  if (!address.empty()) config.local_address = address;
   return BackendRegistry::Make(name, config);
 }
 

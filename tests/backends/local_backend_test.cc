@@ -17,6 +17,7 @@
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
@@ -28,12 +29,7 @@ using ::testing::HasSubstr;
 
 absl::StatusOr<std::shared_ptr<Backend>> Make(std::shared_ptr<Store> store, int rank, int size,
                                               absl::Duration timeout = absl::Seconds(30)) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.deadline = Deadline(timeout);
-  return BackendRegistry::Make("local", config);
+  return BackendRegistry::Make("local", OnLoopback(std::move(store), rank, size, timeout));
 }
 
 absl::Status Join(std::shared_ptr<Store> store, int rank, int size,

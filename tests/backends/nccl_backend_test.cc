@@ -26,6 +26,7 @@
 #include "syncline/log.h"
 #include "syncline/status.h"
 #include "tests/backends/fake_nccl_control.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
 
@@ -48,12 +49,7 @@ class Rank {
  public:
   static absl::StatusOr<std::unique_ptr<Rank>> Join(std::shared_ptr<Store> store, int rank,
                                                     int size) {
-    BackendConfig config;
-    config.store = std::move(store);
-    config.rank = rank;
-    config.size = size;
-    config.local_address = "127.0.0.1";
-    config.deadline = Deadline(kTimeout);
+    BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, BackendRegistry::Make("nccl", config));
     const Device device = {DeviceType::kCuda, rank % Runtime().device_count()};
     SYNCLINE_ASSIGN_OR_RETURN(auto stream, Runtime().MakeStream(device));

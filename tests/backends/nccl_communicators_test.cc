@@ -24,6 +24,7 @@
 #include "syncline/subgroups.h"
 #include "syncline/world.h"
 #include "tests/backends/fake_nccl_control.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/device_calls.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
@@ -91,12 +92,7 @@ bool Await(const std::function<bool()>& holds) {
 
 BackendConfig ConfigOf(std::shared_ptr<Store> store, int rank, int size,
                        std::optional<Device> device = {}) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
   config.device = device;
   return config;
 }

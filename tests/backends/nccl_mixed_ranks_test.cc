@@ -15,6 +15,7 @@
 #include "syncline/file_store.h"
 #include "syncline/status.h"
 #include "tests/backends/device_backend.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/values.h"
 
@@ -38,12 +39,7 @@ struct Machine {
 class Worker {
  public:
   Worker(int rank, int size, std::shared_ptr<Store> store) : rank_(rank), size_(size) {
-    BackendConfig config;
-    config.store = std::move(store);
-    config.rank = rank;
-    config.size = size;
-    config.local_address = "127.0.0.1";
-    config.deadline = Deadline(kTimeout);
+    BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
     backend_ = MakeOnDevices("nccl", config).value();
   }
 

@@ -19,6 +19,7 @@
 #include "syncline/file_store.h"
 #include "syncline/status.h"
 #include "tests/backends/fake_nccl_control.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/values.h"
 
@@ -38,12 +39,7 @@ class Rank {
   Rank(const std::string& store, int rank)
       : stream_(Runtime().MakeStream({DeviceType::kCuda, rank}).value()),
         tensor_(EmptyOnDevice({DeviceType::kCuda, rank}, DType::kInt32, {9}).value()) {
-    BackendConfig config;
-    config.store = FileStore::Open(store).value();
-    config.rank = rank;
-    config.size = 2;
-    config.local_address = "127.0.0.1";
-    config.deadline = Deadline(kTimeout);
+    BackendConfig config = OnLoopback(FileStore::Open(store).value(), rank, 2, kTimeout);
     backend_ = BackendRegistry::Make("nccl", config).value();
   }
 

@@ -7,18 +7,14 @@
 #include "gmock/gmock.h"
 #include "syncline/backend_registry.h"
 #include "syncline/deadline.h"
+#include "tests/support/backend_config.h"
 
 namespace syncline::run_ahead {
 
 absl::StatusOr<std::shared_ptr<Backend>> JoinComparing(const std::string& backend,
                                                        std::shared_ptr<Store> store, int rank,
                                                        int size, backends::Comparison comparison) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
   return backend == "shm" ? shm::MakeShm(config, comparison)
                           : BackendRegistry::Make(backend, config);
 }

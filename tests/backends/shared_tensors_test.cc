@@ -30,6 +30,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/shared_memory.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 #include "tests/support/values.h"
@@ -65,12 +66,7 @@ struct Rank {
 
 absl::StatusOr<Rank> Join(std::shared_ptr<Store> store, int rank, int size) {
   SYNCLINE_ASSIGN_OR_RETURN(const BackendRegistry::Entry entry, BackendRegistry::Find("shm"));
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
+  BackendConfig config = OnLoopback(std::move(store), rank, size, kTimeout);
   SYNCLINE_ASSIGN_OR_RETURN(auto backend, entry.make(config));
   return Rank{std::move(backend), rank, size};
 }

@@ -36,6 +36,7 @@
 #include "syncline/status.h"
 #include "tests/backends/shared_calls.h"
 #include "tests/backends/shm_ranks.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/page_trap.h"
 #include "tests/support/ranks.h"
 
@@ -70,13 +71,7 @@ constexpr int64_t kPart = 256 << 10;  // Bytes of what one rank has for another.
 constexpr int kReader = 0, kOwner = 1;
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return BackendRegistry::Make("shm", config);
+  return BackendRegistry::Make("shm", OnLoopback(std::move(store), rank, size, kTimeout));
 }
 
 // From now on the kernel refuses this thread the memory of other processes.

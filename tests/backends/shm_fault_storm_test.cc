@@ -39,6 +39,7 @@
 #include "syncline/status.h"
 #include "syncline/store.h"
 #include "tests/support/arguments.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -269,12 +270,7 @@ int Work(char** argv) {
   if (!absl::SimpleAtoi(argv[3], &rank) || !absl::SimpleAtoi(argv[4], &worker_seed)) return 1;
   Plan plan(worker_seed);
   const std::shared_ptr<Store> store = FileStore::Open(argv[2]).value();
-  BackendConfig config;
-  config.store = store;
-  config.rank = rank;
-  config.size = plan.size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTestTimeout);
+  BackendConfig config = OnLoopback(store, rank, plan.size, kTestTimeout);
   absl::Status status;
   int64_t left = 0;
   {

@@ -15,6 +15,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/backends/shared_calls.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/page_trap.h"
 #include "tests/support/ranks.h"
 
@@ -31,13 +32,7 @@ constexpr int kReader = 0;  // The rank that is held; the root where only one ra
 constexpr int kOwner = 1;   // and the one that gives up; the root where only one rank is read.
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return BackendRegistry::Make("shm", config);
+  return BackendRegistry::Make("shm", OnLoopback(std::move(store), rank, size, kTimeout));
 }
 
 class ShmGiveUpTest : public testing::TestWithParam<std::tuple<OpKind, int>> {};

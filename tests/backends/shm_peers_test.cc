@@ -29,6 +29,7 @@
 #include "syncline/backend_registry.h"
 #include "syncline/file_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 
@@ -86,13 +87,7 @@ class ForgingStore final : public ForwardingStore {
 absl::StatusOr<std::shared_ptr<Backend>> Join(const std::string& backend,
                                               std::shared_ptr<Store> store, int rank, int size,
                                               absl::Duration timeout = kLong) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(timeout);
-  return BackendRegistry::Make(backend, config);
+  return BackendRegistry::Make(backend, OnLoopback(std::move(store), rank, size, timeout));
 }
 
 absl::Status Barrier(Backend& backend) {

@@ -19,6 +19,7 @@
 #include "syncline/collective.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/operations.h"
 #include "tests/support/page_trap.h"
 #include "tests/support/ranks.h"
@@ -29,13 +30,7 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Minutes(2);
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank, int size) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = size;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return BackendRegistry::Make("shm", config);
+  return BackendRegistry::Make("shm", OnLoopback(std::move(store), rank, size, kTimeout));
 }
 
 // Those in which a rank has a block for each other: the others do not depend on how many there are.

@@ -28,6 +28,7 @@
 #include "syncline/store.h"
 #include "tests/backends/shared_calls.h"
 #include "tests/support/arguments.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -60,13 +61,7 @@ std::vector<std::string> UnderWayKeys() {
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kRanks;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTestTimeout);
-  return BackendRegistry::Make("shm", config);
+  return BackendRegistry::Make("shm", OnLoopback(std::move(store), rank, kRanks, kTestTimeout));
 }
 
 // ---- A worker ----

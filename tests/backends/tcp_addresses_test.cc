@@ -31,6 +31,7 @@
 #include "syncline/log.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 #include "tests/support/ranks.h"
 
@@ -53,12 +54,8 @@ CallContext Within(uint64_t sequence) {
 
 BackendConfig ConfigOf(const std::shared_ptr<Store>& store, int rank, int size,
                        const std::string& address) {
-  BackendConfig config;
-  config.store = store;
-  config.rank = rank;
-  config.size = size;
+  BackendConfig config = OnLoopback(store, rank, size, kTimeout);
   config.local_address = address;
-  config.deadline = Deadline(kTimeout);
   return config;
 }
 

@@ -26,6 +26,7 @@
 #include "syncline/backend.h"
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -66,13 +67,7 @@ using Joined = absl::StatusOr<std::unique_ptr<tcp::TcpConnections>>;
 
 // Listens before it waits for the other rank.
 Joined Join(std::shared_ptr<Store> store, int rank) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kRanks;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return tcp::TcpConnections::Connect(config);
+  return tcp::TcpConnections::Connect(OnLoopback(std::move(store), rank, kRanks, kTimeout));
 }
 
 // A process with the strangers: it has descriptors of its own.

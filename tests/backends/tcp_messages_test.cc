@@ -19,6 +19,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "syncline/tensor.h"
+#include "tests/support/backend_config.h"
 
 namespace syncline {
 namespace {
@@ -38,12 +39,7 @@ class TcpMessagesTest : public testing::Test {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < 2; ++rank) {
       threads.emplace_back([this, store, rank] {
-        BackendConfig config;
-        config.store = store;
-        config.rank = rank;
-        config.size = 2;
-        config.local_address = "127.0.0.1";
-        config.deadline = Deadline(kTimeout);
+        BackendConfig config = OnLoopback(store, rank, 2, kTimeout);
         auto made = BackendRegistry::Make("tcp", config);
         ASSERT_TRUE(made.ok()) << made.status();
         ranks_[rank] = *made;

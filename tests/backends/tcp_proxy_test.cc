@@ -25,6 +25,7 @@
 #include "syncline/status.h"
 #include "syncline/tensor.h"
 #include "tests/support/arguments.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/proxy.h"
 #include "tests/support/ranks.h"
 
@@ -45,13 +46,7 @@ constexpr absl::Duration kGrace = absl::Seconds(10);
 bool IsEncrypted() { return base::GetEnv("SYNCLINE_TLS").has_value(); }
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kRanks;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(absl::Seconds(60));
-  return BackendRegistry::Make("tcp", config);
+  return BackendRegistry::Make("tcp", OnLoopback(std::move(store), rank, kRanks));
 }
 
 // One call of `choice`, with its results checked.

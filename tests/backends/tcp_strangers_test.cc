@@ -23,6 +23,7 @@
 #include "syncline/hash_store.h"
 #include "syncline/status.h"
 #include "tests/backends/strangers.h"
+#include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
 
 namespace syncline {
@@ -34,13 +35,7 @@ constexpr int kRanks = 2;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
-  BackendConfig config;
-  config.store = std::move(store);
-  config.rank = rank;
-  config.size = kRanks;
-  config.local_address = "127.0.0.1";
-  config.deadline = Deadline(kTimeout);
-  return BackendRegistry::Make("tcp", config);
+  return BackendRegistry::Make("tcp", OnLoopback(std::move(store), rank, kRanks, kTimeout));
 }
 
 CallContext Within(uint64_t sequence, absl::Duration timeout = kTimeout) {
