@@ -40,6 +40,10 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
        {options.local_addr, base::GetEnv(join::kHostAddressVariable).value_or("")}) {
     if (!given.empty()) return base::FirstAddress(given);
   }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto chosen, join::ChosenInterfaceAddresses());
+  for (const std::string& address : chosen) {
+    if (!join::IsLoopbackAddress(address)) return address;
+  }
   const RendezvousOptions& rendezvous = options.rendezvous;
   if (rendezvous.backend != Backend::kFile) {
     SYNCLINE_ASSIGN_OR_RETURN(std::string address, base::AddressTowards(rendezvous.host));

@@ -95,8 +95,8 @@ class Cluster:
         self.agents = []
         self.shm = set(os.listdir("/dev/shm"))
 
-    def start(self, host, *more, program=(TRAINING,)):
-        """A launcher on `host`."""
+    def start(self, host, *more, program=(TRAINING,), variables=()):
+        """A launcher on `host`, with these variables in its environment."""
         tmp = self.folder / "tmp"
         tmp.mkdir(exist_ok=True)
         output = self.folder / ("agent%d.log" % len(self.agents))
@@ -109,6 +109,7 @@ class Cluster:
             "OMP_NUM_THREADS": "1",
         }
         env.update([self.mark.split("=")])
+        env.update(variables)
         command = [NETWORK, "--on", hosts()[host][0], LAUNCHER, *self.options, *self.endpoint]
         command += ["--rdzv-conf", self.conf, "--rdzv-id", "elastic"]
         command += ["--max-restarts", self.max_restarts, *more, *program]
