@@ -817,13 +817,13 @@ class World:
         Either `store` with `rank` and `world_size`, or `init_method`:
         env:// (the default), as launchers set it; tcp://host:port, where rank 0 hosts the store;
         tcp://239.x.y.z:port, a multicast address on which the processes of `group_name` find each
-        other; file:///path; mpi://, where MPI knows rank and size. tcp:// and file:// take rank,
-        world_size and group_name as arguments or as ?rank=R&world_size=N&group_name=G. Without a
-        rank they assign one: the process that
-        hosts the store is rank 0, the others follow in order of arrival; ranks that are given are
-        kept. What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one
-        of them has started this process. With no argument and nothing in the environment, a world
-        of one, which opens no socket and says so in the log.
+        other; file:///path; etcd://host:port/prefix; mpi://, where MPI knows rank and size. tcp://,
+        file:// and etcd:// take rank, world_size and group_name as arguments or as
+        ?rank=R&world_size=N&group_name=G. Without a rank they assign one: the process that hosts
+        the store is rank 0, the others follow in order of arrival; ranks that are given are kept.
+        What launchers' variables do not say is taken from srun, mpirun, PALS or Flux, if one of
+        them has started this process. With no argument and nothing in the environment, a world of
+        one, which opens no socket and says so in the log.
 
         `device_id`, such as "cuda:0", is the device whose tensors this rank will pass: backend nccl
         then makes its communicator at once, and those of new groups from that one; other backends
@@ -1100,7 +1100,7 @@ class ReducerStats:
     @property
     @field
     def backward_end(self) -> int:
-        """When `finish` was called."""
+        """When `finish` was called, or `await_bucket` before it."""
 
     @property
     @field
@@ -1123,7 +1123,7 @@ class ReducerStats:
 
     @property
     def hidden_time(self) -> int:
-        """How much of that was before `finish` was called."""
+        """How much of that was before `backward_end`."""
 
     @property
     def overlap_share(self) -> float:

@@ -146,8 +146,9 @@ class World {
       ProcessGroup::Timeout timeout = {}, std::optional<Device> device_id = {});
 
   // Closes the group of all ranks. Takes at most `timeout`, and some seconds more if the store does
-  // not answer. Groups made from it live on. This rank may then join again, with the same store,
-  // once all ranks do. In a forked child it does nothing.
+  // not answer, or hosts of other ranks do not take what this rank has sent. Groups made from it
+  // live on. This rank may then join again, with the same store, once all ranks do. In a forked
+  // child it does nothing.
   void Close(absl::Duration timeout = absl::Seconds(10));
 
  private:
