@@ -14,11 +14,13 @@
 #include <utility>
 
 #include "core/base/unique_fd.h"
+#include "core/base/unshared_fd.h"
 #include "core/tls/session.h"
 
 namespace syncline::tls {
 
-// Not thread-safe, except fd().
+// Not thread-safe, except fd(). Children of this process do not share the socket, so that it ends
+// with this process.
 class Stream {
  public:
   Stream() = default;
@@ -29,7 +31,7 @@ class Stream {
   int fd() const { return socket_.get(); }
   bool is_encrypted() const { return session_ != nullptr; }
   // Requires !is_encrypted().
-  base::UniqueFd TakeSocket() { return std::move(socket_); }
+  base::UniqueFd TakeSocket() { return socket_.Share(); }
 
   // As sendmsg(2) and recvmsg(2), without a wait; but the end of the stream is -1 with ECONNRESET.
   // After a Send that returns EAGAIN the next one must begin with the same bytes; after a Receive
@@ -84,7 +86,7 @@ class Stream {
     return bytes;
   }
 
-  base::UniqueFd socket_;
+  base::UnsharedFd socket_;
   std::unique_ptr<Session> session_;
 };
 

@@ -20,6 +20,9 @@
 
 namespace syncline {
 
+namespace base {
+class UnsharedFd;
+}
 namespace file_store {
 enum class FileLockMode;
 }
@@ -65,7 +68,7 @@ class FileStore final : public ExtendedStore {
   std::string ToString() const override;
 
  private:
-  FileStore(std::string path, int fd, absl::Duration timeout);
+  FileStore(std::string path, std::unique_ptr<base::UnsharedFd> file, absl::Duration timeout);
 
   // Requires that the log is locked in exclusive mode. Enters the job that lives in the file, or
   // begins a new one. False if the file is no longer the one at `path_`.
@@ -81,7 +84,8 @@ class FileStore final : public ExtendedStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string path_;
-  const int fd_;
+  const std::unique_ptr<base::UnsharedFd> file_;
+  const int fd_;  // Its number.
   AtomicDuration timeout_;
   const pid_t pid_;       // The process that opened it.
   bool entered_ = false;  // Set before the store is handed out.

@@ -14,23 +14,21 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "core/base/unshared_fd.h"
 #include "store/common/contents.h"
 #include "store/common/errors.h"
 #include "store/file/file_lock.h"
 #include "store/file/record_log.h"
-#include "store/file/unshared_file.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
 namespace syncline {
 namespace {
 
-using file_store::CloseUnshared;
 using file_store::DecodeRecords;
 using file_store::EncodeRecord;
 using file_store::FileLockMode;
 using file_store::LockByte;
-using file_store::OpenUnshared;
 using file_store::RetryLock;
 using file_store::TryLockByte;
 using file_store::UnlockByte;
@@ -113,14 +111,14 @@ absl::Status CheckFile(int fd, const std::string& path) {
                    "everybody may create files; choose a path in a folder of your ", "own"));
 }
 
-absl::StatusOr<int> OpenRegularFile(const std::string& path) {
+// Unshared, since its locks would live as long as a child of this process.
+absl::StatusOr<base::UnsharedFd> OpenRegularFile(const std::string& path) {
   // O_NONBLOCK: opening a pipe must not wait for its other end.
-  const int fd = OpenUnshared(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
-  if (fd < 0) return OpenError(path, errno);
-  const absl::Status trusted = CheckFile(fd, path);
-  if (trusted.ok()) return fd;
-  CloseUnshared(fd);
-  return trusted;
+  base::UnsharedFd file =
+      base::UnsharedFd::Open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0600);
+  if (!file.valid()) return OpenError(path, errno);
+  SYNCLINE_RETURN_IF_ERROR(CheckFile(file.get(), path));
+  return file;
 }
 
 bool IsFileAt(int fd, const std::string& path) {
@@ -155,9 +153,11 @@ absl::Status WriteAt(int fd, int64_t offset, absl::string_view data) {
 
 }  // namespace
 
-FileStore::FileStore(std::string path, int fd, absl::Duration timeout)
+FileStore::FileStore(std::string path, std::unique_ptr<base::UnsharedFd> file,
+                     absl::Duration timeout)
     : path_(std::move(path)),
-      fd_(fd),
+      file_(std::move(file)),
+      fd_(file_->get()),
       timeout_(timeout),
       pid_(getpid()),
       contents_(std::make_unique<store::Contents>()) {}
@@ -167,15 +167,17 @@ absl::StatusOr<std::shared_ptr<FileStore>> FileStore::Open(absl::string_view pat
   SYNCLINE_ASSIGN_OR_RETURN(const std::string absolute, Absolute(path));
   const Deadline deadline(timeout);
   while (true) {
-    absl::StatusOr<int> fd = OpenRegularFile(absolute);
-    if (!fd.ok()) return AnnotateStore(fd.status(), Name(absolute));
-    std::shared_ptr<FileStore> store(new FileStore(absolute, *fd, timeout));
+    absl::StatusOr<base::UnsharedFd> file = OpenRegularFile(absolute);
+    if (!file.ok()) return AnnotateStore(file.status(), Name(absolute));
+    const int fd = file->get();
+    std::shared_ptr<FileStore> store(
+        new FileStore(absolute, std::make_unique<base::UnsharedFd>(*std::move(file)), timeout));
     SYNCLINE_RETURN_IF_ERROR(AnnotateStore(
-        LockByte(*fd, kLogByte, FileLockMode::kExclusive, deadline), store->ToString()));
+        LockByte(fd, kLogByte, FileLockMode::kExclusive, deadline), store->ToString()));
     absl::StatusOr<bool> entered = store->Enter();
     // Which it may hold in exclusive mode: whoever locks the log next would find that.
-    if (!entered.ok()) UnlockByte(*fd, kLiveByte);
-    UnlockByte(*fd, kLogByte);
+    if (!entered.ok()) UnlockByte(fd, kLiveByte);
+    UnlockByte(fd, kLogByte);
     if (!entered.ok()) return AnnotateStore(entered.status(), store->ToString());
     if (*entered) return store;
   }
@@ -211,12 +213,11 @@ absl::StatusOr<bool> FileStore::Enter() {
 }
 
 FileStore::~FileStore() {
-  if (getpid() != pid_) return;  // A forked child has the descriptor no longer.
+  if (getpid() != pid_) return;  // A forked child has the file no longer.
   if (entered_ && LockByte(fd_, kLogByte, FileLockMode::kExclusive, Deadline(kLeaveWait)).ok()) {
     absl::StatusOr<bool> alone = TryLockByte(fd_, kLiveByte, FileLockMode::kExclusive);
     if (alone.ok() && *alone && IsFileAt(fd_, path_)) unlink(path_.c_str());
   }
-  CloseUnshared(fd_);
 }
 
 std::string FileStore::ToString() const { return Name(path_); }
