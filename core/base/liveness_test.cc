@@ -1,9 +1,11 @@
 #include "core/base/liveness.h"
 
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -64,6 +66,39 @@ TEST(LivenessTest, AProcessLivesIsStoppedAndDies) {
   EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kDead);
   child.End();
   EXPECT_EQ(LivenessOf(self, child.peer()), Liveness::kDead);
+}
+
+// The first thread of the child below ends once another one runs.
+void* RunOn(void*) {
+  while (true) pause();
+}
+
+TEST(LivenessTest, AProcessWhoseFirstThreadHasEndedLives) {
+  const Peer self = IdentifyThisProcess().value();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    pthread_t thread;
+    if (pthread_create(&thread, nullptr, &RunOn, nullptr) != 0) _exit(1);
+    pthread_exit(nullptr);
+  }
+  Peer child = self;
+  child.pid = pid;
+  child.started = ReadProcess(pid)->started;
+  const std::string first = absl::StrCat("/proc/", pid, "/task/", pid, "/stat");
+  std::string state;
+  while (state.find(") Z ") == state.npos) {
+    std::ifstream file(first);
+    ASSERT_TRUE(std::getline(file, state)) << "it has ended";
+  }
+  EXPECT_EQ(LivenessOf(self, child), Liveness::kAlive);
+  kill(pid, SIGSTOP);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, pid, &info, WSTOPPED), 0);
+  EXPECT_EQ(LivenessOf(self, child), Liveness::kStopped);
+  kill(pid, SIGKILL);
+  ASSERT_EQ(waitid(P_PID, pid, &info, WEXITED | WNOWAIT), 0);
+  EXPECT_EQ(LivenessOf(self, child), Liveness::kDead);
+  waitpid(pid, nullptr, 0);
 }
 
 TEST(LivenessTest, AnotherProcessOfTheSamePidIsNotIt) {
