@@ -5,6 +5,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <map>
 #include <string>
 #include <utility>
@@ -73,11 +76,11 @@ std::shared_ptr<const base::UniqueFd> PidfdOfPeer(int connection) {
 
 }  // namespace
 
-PeerProcesses::PeerProcesses(const PeerTable& peers) {
+PeerProcesses::PeerProcesses(const PeerTable& peers) : table_(peers) {
   for (int rank = 0; rank < peers.size(); ++rank) {
     const bool is_known = peers.LivenessOf(rank) != base::Liveness::kUnknown;
     const bool is_self = is_known && peers.pid(rank) == getpid();
-    peers_.push_back({peers.NumberOf(rank), peers.Describe(rank), nullptr, is_self, false});
+    peers_.push_back({peers.NumberOf(rank), peers.Describe(rank), nullptr, is_self});
     entries_.push_back({-1, POLLIN, 0});
     if (is_self || !is_known) continue;
     std::shared_ptr<const base::UniqueFd> pidfd = PidfdTable::Instance().Open(peers.pid(rank));
@@ -87,6 +90,8 @@ PeerProcesses::PeerProcesses(const PeerTable& peers) {
       peers_[rank].was_dead = true;
     } else if (pidfd != nullptr) {
       Watch(rank, std::move(pidfd));
+    } else {
+      peers_[rank].is_looked_up = true;
     }
   }
 }
@@ -94,6 +99,14 @@ PeerProcesses::PeerProcesses(const PeerTable& peers) {
 void PeerProcesses::Watch(int rank, std::shared_ptr<const base::UniqueFd> pidfd) {
   entries_[rank].fd = pidfd->get();
   peers_[rank].pidfd = std::move(pidfd);
+  peers_[rank].is_looked_up = false;
+}
+
+bool PeerProcesses::IsTimeToLookUp() const {
+  using std::chrono::nanoseconds;
+  const int64_t now = nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+  int64_t at = look_up_at_->load(std::memory_order_relaxed);
+  return now >= at && look_up_at_->compare_exchange_strong(at, now + 1'000'000'000);
 }
 
 void PeerProcesses::WatchPeerOf(int connection, int rank) {
@@ -105,12 +118,18 @@ void PeerProcesses::WatchPeerOf(int connection, int rank) {
 
 absl::Status PeerProcesses::Check(absl::FunctionRef<bool(int)> matters) const {
   std::vector<pollfd> entries = entries_;
-  const bool any_ended = poll(entries.data(), entries.size(), 0) > 0;
+  const int ended = poll(entries.data(), entries.size(), 0);
+  // It fails where the limit of descriptors has become lower than the number of ranks.
+  const bool any_ended = ended > 0, cannot_poll = ended < 0 && errno != EINTR;
+  const auto is_looked_up = [&](const Peer& peer) { return cannot_poll || peer.is_looked_up; };
+  const bool looks_up = std::any_of(peers_.begin(), peers_.end(), is_looked_up) && IsTimeToLookUp();
   std::vector<int> dead;
   std::vector<std::string> names;
   for (size_t rank = 0; rank < peers_.size(); ++rank) {
     const bool has_ended = any_ended && (entries[rank].revents & POLLIN) != 0;
-    if (!has_ended && !peers_[rank].was_dead) continue;
+    const bool is_found_dead = looks_up && is_looked_up(peers_[rank]) &&
+                               table_.LivenessOf(static_cast<int>(rank)) == base::Liveness::kDead;
+    if (!has_ended && !peers_[rank].was_dead && !is_found_dead) continue;
     if (!matters(static_cast<int>(rank))) continue;
     dead.push_back(peers_[rank].number);
     names.push_back(peers_[rank].name);

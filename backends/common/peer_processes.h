@@ -4,6 +4,8 @@
 
 #include <poll.h>
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,6 +25,9 @@ namespace syncline::backends {
 // of a Unix-domain connection, whose process the kernel knows: so rank 0 watches all others, and
 // they watch rank 0. Its other peers learn of its death when rank 0 waits for anything.
 //
+// A rank for whose process no pidfd is to be had, since descriptors have run out or the kernel or a
+// sandbox gives none, is looked up in /proc once a second.
+//
 // Owns its pidfds. Thread-safe once all ranks are watched: WatchPeerOf may not run beside Check.
 class PeerProcesses {
  public:
@@ -39,17 +44,23 @@ class PeerProcesses {
   absl::Status Check(absl::FunctionRef<bool(int rank)> matters) const;
 
  private:
+  // Whether a second has passed since it last returned true.
+  bool IsTimeToLookUp() const;
   void Watch(int rank, std::shared_ptr<const base::UniqueFd> pidfd);
 
   struct Peer {
     int number;        // For errors.
     std::string name;  // For messages.
     std::shared_ptr<const base::UniqueFd> pidfd;
-    bool is_self = false;   // Is a thread of this process.
-    bool was_dead = false;  // Had ended before it could be watched.
+    bool is_self = false;       // Is a thread of this process.
+    bool is_looked_up = false;  // Has no pidfd.
+    bool was_dead = false;      // Had ended before it could be watched.
   };
+  PeerTable table_;
   std::vector<Peer> peers_;      // By rank.
   std::vector<pollfd> entries_;  // By rank; the descriptor is -1 for those not watched.
+  // When those without a pidfd are looked up next, in ns of the steady clock.
+  std::unique_ptr<std::atomic<int64_t>> look_up_at_ = std::make_unique<std::atomic<int64_t>>(0);
 };
 
 }  // namespace syncline::backends

@@ -1,8 +1,15 @@
 // How ranks of one host notice that a peer's process has ended, also while the group is made and
 // from other pid namespaces. The program is its own worker.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -36,6 +43,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kOtherNamespace[] = "pid:[1]";
@@ -98,12 +106,13 @@ absl::Status Barrier(Backend& backend) {
 }
 
 // A worker that is a rank: says that it has joined, and does nothing until it is killed.
-// arguments: --rank RANK PATH
-int WorkAsRank(char** argv) {
+// arguments: --rank RANK PATH, or --rank_elsewhere if it claims to be in another pid namespace
+int WorkAsRank(char** argv, bool is_elsewhere) {
   int rank;
   if (!absl::SimpleAtoi(argv[2], &rank)) return 1;
-  auto store = std::make_shared<ForgingStore>(FileStore::Open(argv[3]).value(),
-                                              Forgery{rank, std::nullopt, kOtherNamespace});
+  Forgery forgery{rank};
+  if (is_elsewhere) forgery.pid_namespace = kOtherNamespace;
+  auto store = std::make_shared<ForgingStore>(FileStore::Open(argv[3]).value(), forgery);
   const auto backend = Join("shm", store, rank, 2);
   if (!backend.ok() || !store->Set("joined", "").ok()) return 1;
   while (true) pause();
@@ -151,8 +160,8 @@ TEST_F(ShmPeersTest, TheDeathOfARankOfAnotherPidNamespaceIsNoticed) {
   for (int victim : {0, 1}) {
     const std::string path = absl::StrCat(folder_.path(), "/", victim);
     const std::shared_ptr<Store> store = FileStore::Open(path).value();
-    auto worker =
-        std::make_unique<Process>(std::vector<std::string>{"--rank", absl::StrCat(victim), path});
+    auto worker = std::make_unique<Process>(
+        std::vector<std::string>{"--rank_elsewhere", absl::StrCat(victim), path});
     const auto backend = Join("shm", store, 1 - victim, 2);
     ASSERT_TRUE(backend.ok()) << backend.status();
     ASSERT_TRUE(store->Wait({"joined"}, kLong).ok());
@@ -161,6 +170,45 @@ TEST_F(ShmPeersTest, TheDeathOfARankOfAnotherPidNamespaceIsNoticed) {
     EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(absl::StrCat("rank ", victim, " (")));
     EXPECT_THAT(std::string(status.message()), HasSubstr("has died"));
+  }
+}
+
+// From now on the kernel gives this thread no pidfds, as some sandboxes do.
+void LosePidfds() {
+  constexpr uint32_t kPeerPidfd = 77;  // SO_PEERPIDFD.
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 3, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getsockopt, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kPeerPidfd, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {static_cast<unsigned short>(std::size(filter)), filter};
+  ASSERT_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  ASSERT_EQ(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+}
+
+TEST_F(ShmPeersTest, ADeathIsNoticedWhereNoPidfdIsToBeHad) {
+  for (int victim : {0, 1}) {
+    const std::string path = absl::StrCat(folder_.path(), "/", victim);
+    auto worker =
+        std::make_unique<Process>(std::vector<std::string>{"--rank", absl::StrCat(victim), path});
+    // The filter is for the life of a thread.
+    std::thread rank([&] {
+      LosePidfds();
+      const std::shared_ptr<Store> store = FileStore::Open(path).value();
+      const auto backend = Join("shm", store, 1 - victim, 2);
+      ASSERT_TRUE(backend.ok()) << backend.status();
+      ASSERT_TRUE(store->Wait({"joined"}, kLong).ok());
+      worker = nullptr;
+      const absl::Status status = Barrier(**backend);
+      EXPECT_EQ(KindOf(status), ErrorKind::kNetwork) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  AllOf(HasSubstr(absl::StrCat("rank ", victim, " (")), HasSubstr("has died")));
+    });
+    rank.join();
   }
 }
 
@@ -226,7 +274,10 @@ TEST_P(JoiningTest, TheDeathOfARankIsNoticedWhileTheGroupIsMade) {
 }  // namespace syncline
 
 int main(int argc, char** argv) {
-  if (argc == 4 && std::string(argv[1]) == "--rank") return syncline::WorkAsRank(argv);
+  if (argc == 4 && std::string(argv[1]) == "--rank") return syncline::WorkAsRank(argv, false);
+  if (argc == 4 && std::string(argv[1]) == "--rank_elsewhere") {
+    return syncline::WorkAsRank(argv, true);
+  }
   if (argc == 2 && std::string(argv[1]) == "--bystander") return syncline::WorkAsBystander();
   testing::InitGoogleMock(&argc, argv);
   return RUN_ALL_TESTS();
