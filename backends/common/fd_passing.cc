@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
 #include "backends/common/rank_acceptor.h"
+#include "core/base/errno_payload.h"
 #include "core/base/sockets.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
@@ -147,7 +148,7 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
     const absl::Status unreachable = BackendError(absl::StrCat(
         "rank 0: no connection to the socket over which ranks of one host share memory: ",
         status.message()));
-    return WithRanks(unreachable, {0});
+    return WithRanks(unreachable, {base::IsOwnShortage(status) ? rank : 0});
   }
   if (status.ok()) {
     status = connection->Finish(deadline);
@@ -169,6 +170,12 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
   const ssize_t received =
       recvmsg(connection->socket(), &message.header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   const cmsghdr* const ancillary = CMSG_FIRSTHDR(&message.header);
+  if (received == 1 && (message.header.msg_flags & MSG_CTRUNC) != 0) {
+    return WithRanks(BackendError(absl::StrCat("rank ", rank,
+                                               " has no descriptor left for the memory that ranks "
+                                               "of one host share: raise its limit (ulimit -n)")),
+                     {rank});
+  }
   if (received != 1 || ancillary == nullptr || ancillary->cmsg_type != SCM_RIGHTS) {
     return WithRanks(NetworkError("rank 0 has gone away before it handed over its shared memory"),
                      {0});

@@ -51,14 +51,17 @@ class ShmBackend final : public NodeBackend {
   absl::Status Serve(backends::FdServer& server, const Deadline& deadline) {
     const absl::Status status =
         server.Serve(segment_.descriptor(), group_.layout().size(), deadline, &group_.processes());
-    return status.ok() ? status : group_.failure_cell().Fail(status);
+    if (status.ok()) return status;
+    return group_.failure_cell().Fail(RanksOf(status).empty() ? WithRanks(status, {group_.rank()})
+                                                              : status);
   }
 
   // Returns once all ranks have reserved their memory and joined.
   absl::Status Join(const Deadline& deadline) {
     const absl::Status reserved = Reserve();
     if (!reserved.ok()) {
-      return group_.failure_cell().Fail(Annotate(reserved, group_.peers().Describe(group_.rank())));
+      return group_.failure_cell().Fail(
+          WithRanks(Annotate(reserved, group_.peers().Describe(group_.rank())), {group_.rank()}));
     }
     SYNCLINE_RETURN_IF_ERROR(group_.Join(deadline));
     // Everyone has mapped it. Without the descriptor nobody else can be given it.

@@ -27,6 +27,7 @@
 #include "backends/tcp/socket_options.h"
 #include "backends/tcp/stream_count.h"
 #include "backends/tcp/thresholds.h"
+#include "core/base/errno_payload.h"
 #include "core/base/sockets.h"
 #include "core/base/thread.h"
 #include "core/tls/context.h"
@@ -117,9 +118,10 @@ std::string EndpointOf(const backends::PeerTable& peers, int rank) {
   return payload.size() < kSettings ? "" : payload.substr(kSettings);
 }
 
+// `rank` is at fault, unless this one lacks something.
 absl::Status Blame(const backends::PeerTable& peers, int rank, const absl::Status& status) {
   return WithRanks(Annotate(status, absl::StrCat("cannot connect to ", peers.Describe(rank))),
-                   {rank});
+                   {base::IsOwnShortage(status) ? peers.rank() : rank});
 }
 
 absl::StatusOr<base::UniqueFd> NewEvent() {

@@ -1,5 +1,6 @@
 #include "core/base/errno_payload.h"
 
+#include <cerrno>
 #include <string>
 
 #include "absl/strings/cord.h"
@@ -23,6 +24,19 @@ int ErrnoOf(const absl::Status& status) {
   const absl::optional<absl::Cord> payload = status.GetPayload(kErrnoUrl);
   int error = 0;
   return payload.has_value() && absl::SimpleAtoi(std::string(*payload), &error) ? error : 0;
+}
+
+bool IsOwnShortage(const absl::Status& status) {
+  switch (ErrnoOf(status)) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+    case EADDRNOTAVAIL:
+      return true;
+    default:
+      return false;
+  }
 }
 
 }  // namespace syncline::base

@@ -14,6 +14,10 @@ absl::Status WithErrno(absl::Status status, int error);
 // 0 if the error has none: it is not, or not known to be, that of a system call.
 int ErrnoOf(const absl::Status& status);
 
+// Whether it is that of a system call for which this host or process lacks something: descriptors,
+// memory, ports. Then nobody else is to blame.
+bool IsOwnShortage(const absl::Status& status);
+
 }  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_ERRNO_PAYLOAD_H_

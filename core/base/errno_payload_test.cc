@@ -15,6 +15,15 @@ TEST(ErrnoPayloadTest, AnErrorHasTheErrnoThatItWasGiven) {
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
 }
 
+TEST(ErrnoPayloadTest, WhatThisHostLacksIsItsOwnFault) {
+  for (const int error : {EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL}) {
+    EXPECT_TRUE(IsOwnShortage(Annotate(WithErrno(NetworkError("no socket"), error), "rank 1")));
+  }
+  EXPECT_FALSE(IsOwnShortage(WithErrno(NetworkError("cannot connect"), ECONNREFUSED)));
+  EXPECT_FALSE(IsOwnShortage(NetworkError("cannot connect")));
+  EXPECT_FALSE(IsOwnShortage(absl::OkStatus()));
+}
+
 TEST(ErrnoPayloadTest, OtherErrorsHaveNone) {
   EXPECT_EQ(ErrnoOf(NetworkError("Connection refused")), 0);
   EXPECT_EQ(ErrnoOf(absl::OkStatus()), 0);
