@@ -399,16 +399,18 @@ class DiagnosisMaker {
     const std::vector<int> culprits = Culprits(peers_.rank(), failure_.waits_for);
     if (!culprits.empty()) return Late(failure_.operation, failure_.timeout, culprits);
     if (missing_.empty()) {
+      // The transport may know of ranks that are stopped, or for whose data this one waits; or
+      // another rank's did, which has ended this operation at the same time.
+      const std::vector<int> ranks = RanksOfCause();
       for (int rank : failure_.awaited) {
         const auto it = failure_.left.find(rank);
         if (it == failure_.left.end()) continue;
+        // It had done its part before it left.
+        if (!ranks.empty() && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
         return timeout(absl::StrCat("not complete after ", after, "; ", peers_.Describe(rank),
                                     " has left the group: ", it->second),
                        {rank});
       }
-      // The transport may know of ranks that are stopped, or for whose data this one waits; or
-      // another rank's did, which has ended this operation at the same time.
-      const std::vector<int> ranks = RanksOfCause();
       const auto knows = ranks.empty() ? ReportWithRanks() : reports_.end();
       if (knows != reports_.end()) return Reported(knows->first, knows->second);
       return timeout(
@@ -550,7 +552,12 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
     gone.push_back(rank);
     reasons.push_back(absl::StrCat(peers_->Describe(rank), " has left the group: ", it->second));
   }
-  if (!gone.empty() && given.lost.empty() && KindOf(given.cause) == ErrorKind::kNetwork) {
+  const std::vector<int> blamed = RanksOf(given.cause);
+  const bool may_be_they = std::all_of(blamed.begin(), blamed.end(), [&](int rank) {
+    return std::find(gone.begin(), gone.end(), rank) != gone.end();
+  });
+  if (!gone.empty() && may_be_they && given.lost.empty() &&
+      KindOf(given.cause) == ErrorKind::kNetwork) {
     failure.cause = WithRanks(BackendError(absl::StrJoin(reasons, "; ")), std::move(gone));
   }
   const absl::StatusOr<Evidence> evidence = RunBounded(store_, peers_, failure, Await::kReports);

@@ -1,6 +1,7 @@
 #include "backends/common/lifecycle.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
@@ -48,7 +49,12 @@ absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
     if (has_published) stalls_.ClearWait();
   };
   const absl::Time start = absl::Now();
-  absl::Status status = body();
+  absl::Status status;
+  try {
+    status = body();
+  } catch (const std::bad_alloc&) {  // The others must hear that this call has failed, and why.
+    status = BackendError("out of memory: no memory for the buffers of the operation");
+  }
   if (status.ok()) status = Finish(scope);
   if (!status.ok()) {
     // The other ranks learn of an interrupt as a failure; the caller gets it as it is.
@@ -167,15 +173,26 @@ Failure Lifecycle::DescribeFailure(const OperationScope& scope, const absl::Stat
 absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& cause,
                              absl::Duration elapsed) {
   Failure failure = DescribeFailure(scope, cause, elapsed);
+  {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(+[](bool* diagnosing) { return !*diagnosing; }, &diagnosing_));
+    if (is_reported_) return cause_;
+    diagnosing_ = true;
+  }
+  // On every way out: other failed operations wait for it.
+  const absl::Cleanup end_diagnosis = [&] {
+    absl::MutexLock lock(&mutex_);
+    diagnosing_ = false;
+    is_reported_ = true;
+  };
   // Which peers left and which were lost must be known before this rank closes its own connections,
-  // after which all look alike. Closing them ends the other ranks' waits.
+  // after which all look alike. Closing them ends the other ranks' waits, and those of this rank's
+  // other operations, which must not take that for the cause.
   connections_.AwaitDisconnects(failure.awaited);
   connections_.Disconnect();
   bool is_aborted;
   {
     absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(+[](bool* diagnosing) { return !*diagnosing; }, &diagnosing_));
-    if (is_reported_) return cause_;
     is_aborted = !cause_.ok();
     if (is_aborted) failure.cause = cause_;
     failure.under_way.push_back(CallDescription(scope.call));
@@ -183,16 +200,9 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
       if (call != &scope.call) failure.under_way.push_back(CallDescription(*call));
     }
     failure.idle = idle_;
-    diagnosing_ = true;
   }
   failure.left = connections_.left();
   failure.lost = connections_.lost();
-  // On every way out: other failed operations wait for it.
-  const absl::Cleanup end_diagnosis = [&] {
-    absl::MutexLock lock(&mutex_);
-    diagnosing_ = false;
-    is_reported_ = true;
-  };
   absl::Status final_error;
   if (is_aborted) {
     reporter_.Report(failure);

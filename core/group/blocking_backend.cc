@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <new>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -58,7 +59,14 @@ absl::StatusOr<int> BlockingBackend::RunEach(absl::Span<const Collective> collec
                                              const CallContext& context) {
   std::vector<absl::Status> outcomes(collectives.size());
   const auto run = [&](const std::vector<size_t>& indices) {
-    for (const size_t i : indices) outcomes[i] = RunAndWait(collectives[i], context).status();
+    for (const size_t i : indices) {
+      try {
+        outcomes[i] = RunAndWait(collectives[i], context).status();
+      } catch (const std::bad_alloc&) {  // On a thread of ours it would end the process.
+        outcomes[i] = BackendError("out of memory: no memory for the buffers of the operation");
+        Abort(outcomes[i]);
+      }
+    }
   };
   std::vector<size_t> in_order;
   std::map<std::tuple<OpKind, int64_t, int64_t>, std::vector<size_t>> messages;
