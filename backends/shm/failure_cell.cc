@@ -23,19 +23,20 @@
 namespace syncline::shm {
 namespace {
 
-// A live rank writes the record in less: it is one copy of some KiB. Longer means that it died.
-constexpr absl::Duration kWriteTimeout = absl::Milliseconds(100);
+// A live rank writes the record in less, though it may lose its core meanwhile: it is one copy of
+// some KiB. Longer means that it died, or is stopped.
+constexpr absl::Duration kWriteTimeout = absl::Seconds(2);
 
 }  // namespace
 
 absl::Status FailureCell::Fail(const absl::Status& cause) {
+  // A long message loses its end rather than the origin, which is short. Made before others wait.
+  std::string origin = SerializeOrigin(cause);
+  if (origin.size() > sizeof(record_.text)) origin.clear();
+  const absl::string_view text = cause.message().substr(0, sizeof(record_.text) - origin.size());
   uint32_t state = FailureRecord::kNone;
   // The exchange decides which of several ranks is the reporter. The others leave the record alone.
   if (record_.state.compare_exchange_strong(state, FailureRecord::kBeingWritten)) {
-    // A long message loses its end rather than the origin, which is short.
-    std::string origin = SerializeOrigin(cause);
-    if (origin.size() > sizeof(record_.text)) origin.clear();
-    const absl::string_view text = cause.message().substr(0, sizeof(record_.text) - origin.size());
     std::memcpy(record_.text, text.data(), text.size());
     std::memcpy(record_.text + text.size(), origin.data(), origin.size());
     record_.size = static_cast<uint32_t>(text.size());
