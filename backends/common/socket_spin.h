@@ -5,9 +5,7 @@
 #include <sched.h>
 
 #include <algorithm>
-
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include <chrono>
 
 namespace syncline::backends {
 
@@ -27,14 +25,16 @@ namespace syncline::backends {
 // Not thread-safe.
 class SocketSpin {
  public:
-  static constexpr absl::Duration kTime = absl::Microseconds(100);
-  static constexpr absl::Duration kTurn = absl::Microseconds(500);
-  static constexpr absl::Duration kMostTime = absl::Milliseconds(2);
+  using Clock = std::chrono::steady_clock;  // A clock that is set must not stretch a wait.
+
+  static constexpr Clock::duration kTime = std::chrono::microseconds(100);
+  static constexpr Clock::duration kTurn = std::chrono::microseconds(500);
+  static constexpr Clock::duration kMostTime = std::chrono::milliseconds(2);
   static constexpr int kProbe = 16;
 
   // Whether to look again now.
   bool Continue() {
-    const absl::Time now = absl::Now();
+    const Clock::time_point now = Clock::now();
     if (state_ == State::kIdle) {
       const bool tries = score_ >= kEnough || ++skipped_ >= kProbe;
       if (tries) skipped_ = 0;
@@ -48,14 +48,14 @@ class SocketSpin {
     }
     if (state_ == State::kSleeping) return false;
     sched_yield();
-    const absl::Duration given_away = absl::Now() - now;
+    const Clock::duration given_away = Clock::now() - now;
     if (given_away > kMinTurn && given_away < kTurn) end_ = std::min(end_ + given_away, last_end_);
     return true;
   }
 
   void Restart() {
     if (state_ == State::kLooking) {
-      const bool is_in_time = absl::Now() < end_;
+      const bool is_in_time = Clock::now() < end_;
       // A look that helps is followed by others.
       score_ =
           is_in_time ? std::min(std::max(score_, kEnough) + 2, kMaxScore) : std::max(score_ - 1, 0);
@@ -67,12 +67,12 @@ class SocketSpin {
   enum class State { kIdle, kLooking, kSleeping };
   static constexpr int kEnough = 8, kMaxScore = 32;
   // What takes less has gone to nobody.
-  static constexpr absl::Duration kMinTurn = absl::Microseconds(5);
+  static constexpr Clock::duration kMinTurn = std::chrono::microseconds(5);
 
   int score_ = kMaxScore;
   int skipped_ = 0;  // Waits that did not look, in a row.
   State state_ = State::kIdle;
-  absl::Time end_, last_end_;
+  Clock::time_point end_, last_end_;
 };
 
 }  // namespace syncline::backends

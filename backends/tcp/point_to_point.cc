@@ -638,10 +638,28 @@ void PointToPoint::SendLeave(absl::string_view reason) {
   header.kind = Kind::kLeave;
   header.bytes = text.size();
   for (int peer = 0; peer < peers_.size(); ++peer) {
+    if (!streams_[peer].valid() || links_[peer]->state != Link::State::kOpen) continue;
+    SendFrame(peer, header, text.data());
+  }
+  // A connection may be full of messages that its peer has not read yet. Without the frame this
+  // rank would seem to have died.
+  const Deadline deadline(kLeaveTimeout);
+  while (true) {
+    std::vector<pollfd> entries;
+    for (int peer = 0; peer < peers_.size(); ++peer) {
+      const Link& link = *links_[peer];
+      if (!streams_[peer].valid() || link.state != Link::State::kOpen) continue;
+      if (link.is_closed_for_sends || link.out.is_empty()) continue;
+      entries.push_back({streams_[peer].fd(), POLLOUT, 0});
+    }
+    if (entries.empty() || deadline.Expired()) break;
+    poll(entries.data(), entries.size(), 10);
+    MoveAll(Reading::kToEnd);
+  }
+  for (int peer = 0; peer < peers_.size(); ++peer) {
     Link& link = *links_[peer];
     if (!streams_[peer].valid() || link.state != Link::State::kOpen) continue;
-    SendFrame(peer, header, text.data());
-    link.out.Clear();  // Only a peer that does not read leaves anything.
+    link.out.Clear();
     shutdown(streams_[peer].fd(), SHUT_WR);
   }
   is_aborted_ = true;
