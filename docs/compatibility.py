@@ -566,8 +566,9 @@ LAUNCH = {
     "launcher is told at once when one ends",
     "--logs-specs": "`default` alone: see `--log-dir`, `--redirects`, `--tee` and the filters",
     "--event-log-handler": "`null` and `console`; `--event-log` writes a file",
-    "--rdzv-backend": "without it `c10d` with `--standalone`, and on several nodes where there is an "
-    "endpoint and no node rank or MIN < MAX, and `static` elsewhere; torchrun's default is `static`, with node rank 0 on all nodes",
+    "--rdzv-backend": "without it `c10d` with `--standalone`, and on several nodes where there is "
+    "an endpoint and no node rank or MIN < MAX, and `static` elsewhere; torchrun's default is "
+    "`static`, with node rank 0 on all nodes",
     "TORCHELASTIC_ENABLE_FILE_TIMER, TORCHELASTIC_HEALTH_CHECK_PORT, "
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "no effect: `--health-timeout` and `--metrics-port` take "
     "the places of the first two, and workers have no store of the launcher's to share",

@@ -46,8 +46,8 @@ def init_process_group(
       init_method: "env://" (the default: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as a
         launcher sets them, or else what Slurm's srun, mpirun, PALS or Flux say), "tcp://host:port"
         (also of a multicast address), "file:///path" or "etcd://host:port/prefix"; the latter three
-        with `world_size`, and perhaps `rank`, here or as "?rank=R&world_size=N". Without a rank, ranks are assigned.
-        Or a scheme of register_rendezvous_handler.
+        with `world_size`, and perhaps `rank`, here or as "?rank=R&world_size=N". Without a rank,
+        ranks are assigned. Or a scheme of register_rendezvous_handler.
         "mpi://": rank and size are MPI's; the default of backend "mpi" where nothing else is set.
       timeout: for joining, and for each operation that is not given its own; 30 minutes if None.
       world_size: number of ranks.
