@@ -28,6 +28,7 @@ constexpr absl::string_view kSecretVariable = "SYNCLINE_SECRET_FILE";
 constexpr int kIdBytes = 8;
 // No host has this address (RFC 5737), so the route to it is the default route.
 constexpr absl::string_view kElsewhere = "192.0.2.1";
+constexpr absl::Duration kSearchInterval = absl::Milliseconds(100);
 
 bool IsLocalhost(absl::string_view host) {
   return host.empty() || host == "localhost" || join::IsLoopbackAddress(host);
@@ -66,10 +67,10 @@ absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
   for (;;) {
     absl::StatusOr<std::string> address = OwnAddress(options);
     if (address.ok() || KindOf(address.status()) == ErrorKind::kArgument) return address;
-    SYNCLINE_RETURN_IF_ERROR(Interruption());
     if (deadline.Expired() || cancelled()) {
       return Annotate(address.status(), "this node finds no way to the rendezvous");
     }
+    SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(kSearchInterval));
   }
 }
 

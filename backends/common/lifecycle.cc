@@ -182,6 +182,7 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   // On every way out: other failed operations wait for it.
   const absl::Cleanup end_diagnosis = [&] {
     absl::MutexLock lock(&mutex_);
+    if (cause_.ok()) cause_ = cause;  // An exception.
     diagnosing_ = false;
     is_reported_ = true;
   };

@@ -25,7 +25,7 @@ namespace {
 
 // A live rank writes the record in less, though it may lose its core meanwhile: it is one copy of
 // some KiB. Longer means that it died, or is stopped.
-constexpr absl::Duration kWriteTimeout = absl::Seconds(2);
+constexpr absl::Duration kWriteTimeout = absl::Milliseconds(500);
 
 }  // namespace
 

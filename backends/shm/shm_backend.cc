@@ -52,7 +52,7 @@ class ShmBackend final : public NodeBackend {
     const absl::Status status =
         server.Serve(segment_.descriptor(), group_.layout().size(), deadline, &group_.processes());
     if (status.ok()) return status;
-    return group_.failure_cell().Fail(RanksOf(status).empty() ? WithRanks(status, {group_.rank()})
+    return group_.failure_cell().Fail(RanksOf(status).empty() ? WithRanks(status, {own_number()})
                                                               : status);
   }
 
@@ -61,7 +61,7 @@ class ShmBackend final : public NodeBackend {
     const absl::Status reserved = Reserve();
     if (!reserved.ok()) {
       return group_.failure_cell().Fail(
-          WithRanks(Annotate(reserved, group_.peers().Describe(group_.rank())), {group_.rank()}));
+          WithRanks(Annotate(reserved, group_.peers().Describe(group_.rank())), {own_number()}));
     }
     SYNCLINE_RETURN_IF_ERROR(group_.Join(deadline));
     // Everyone has mapped it. Without the descriptor nobody else can be given it.
@@ -170,6 +170,8 @@ class ShmBackend final : public NodeBackend {
   }
 
  private:
+  // Of this rank, for errors.
+  int own_number() const { return group_.peers().NumberOf(group_.rank()); }
   // Every call goes through one of these two, which tell Abort that it is in flight. There is one
   // collective at a time, so that a flag is enough.
   template <typename Body>

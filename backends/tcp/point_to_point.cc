@@ -632,17 +632,20 @@ void PointToPoint::SendLeave(absl::string_view reason) {
   absl::MutexLock lock(&mutex_);
   if (is_aborted_) return;
   MoveAll(Reading::kToEnd);
-  const std::string text(reason.substr(0, kMaxReason));
+  leave_reason_ = std::string(reason.substr(0, kMaxReason));
   Header header = {};
   header.magic = kMagic;
   header.kind = Kind::kLeave;
-  header.bytes = text.size();
+  header.bytes = leave_reason_.size();
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (!streams_[peer].valid() || links_[peer]->state != Link::State::kOpen) continue;
-    SendFrame(peer, header, text.data());
+    SendFrame(peer, header, leave_reason_.data());
   }
-  // A connection may be full of messages that its peer has not read yet. Without the frame this
-  // rank would seem to have died.
+}
+
+void PointToPoint::FinishLeave() {
+  absl::MutexLock lock(&mutex_);
+  if (is_aborted_) return;
   const Deadline deadline(kLeaveTimeout);
   while (true) {
     std::vector<pollfd> entries;

@@ -75,8 +75,12 @@ class PointToPoint {
   // Ends all waits, now and later, and keeps left() and lost() as they are.
   void Abort();
 
-  // Sends `reason` on all open connections, and then the end of the stream.
+  // Sends `reason` on all open connections, as far as they take it at once.
   void SendLeave(absl::string_view reason);
+  // After that: sends the rest, for kLeaveTimeout at most where a connection is full of messages
+  // that its peer has not read, and the end of the stream. A peer that does not get the reason
+  // takes this rank for lost.
+  void FinishLeave();
 
   bool is_aborted() const;
   bool is_open(int peer) const;
@@ -203,6 +207,7 @@ class PointToPoint {
   backends::SocketSpin spin_ ABSL_GUARDED_BY(mutex_);
   bool is_polling_ ABSL_GUARDED_BY(mutex_) = false;  // A thread sleeps in poll(2) for all.
   bool is_aborted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string leave_reason_ ABSL_GUARDED_BY(mutex_);     // While it is sent.
   bool asks_twin_first_ ABSL_GUARDED_BY(mutex_) = true;  // The next receive that has one.
   // MoveAll has come upon what a thread other than its own may wait for.
   bool concerns_others_ ABSL_GUARDED_BY(mutex_) = false;

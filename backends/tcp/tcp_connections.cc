@@ -387,6 +387,8 @@ void TcpConnections::Leave(absl::string_view reason) {
     for (int peer = 0; peer < peers_.size(); ++peer) {
       for (const int socket : collectives_.sockets(peer)) shutdown(socket, SHUT_WR);
     }
+    // Now peers look for it, whatever they do.
+    point_to_point_.FinishLeave();
     backends::AwaitDelivery(AllSockets(), kLeaveTimeout);
     has_left_in_order_.store(true);
   }

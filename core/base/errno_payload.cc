@@ -32,7 +32,6 @@ bool IsOwnShortage(const absl::Status& status) {
     case ENFILE:
     case ENOMEM:
     case ENOBUFS:
-    case EADDRNOTAVAIL:
       return true;
     default:
       return false;

@@ -15,7 +15,7 @@ absl::Status WithErrno(absl::Status status, int error);
 int ErrnoOf(const absl::Status& status);
 
 // Whether it is that of a system call for which this host or process lacks something: descriptors,
-// memory, ports. Then nobody else is to blame.
+// memory. Then nobody else is to blame.
 bool IsOwnShortage(const absl::Status& status);
 
 }  // namespace syncline::base

@@ -16,7 +16,7 @@ TEST(ErrnoPayloadTest, AnErrorHasTheErrnoThatItWasGiven) {
 }
 
 TEST(ErrnoPayloadTest, WhatThisHostLacksIsItsOwnFault) {
-  for (const int error : {EMFILE, ENFILE, ENOMEM, ENOBUFS, EADDRNOTAVAIL}) {
+  for (const int error : {EMFILE, ENFILE, ENOMEM, ENOBUFS}) {
     EXPECT_TRUE(IsOwnShortage(Annotate(WithErrno(NetworkError("no socket"), error), "rank 1")));
   }
   EXPECT_FALSE(IsOwnShortage(WithErrno(NetworkError("cannot connect"), ECONNREFUSED)));

@@ -43,7 +43,7 @@ struct ThreadState {
 // file of the process's first thread says the same. qemu-user, by which containers of another
 // architecture run, makes up /proc/pid/stat for a process that reads its own, with a start time
 // that its peers do not see.
-absl::StatusOr<ThreadState> ReadThread(int pid, absl::string_view thread) {
+absl::StatusOr<ThreadState> ReadStat(int pid, absl::string_view thread) {
   const std::string path = absl::StrCat("/proc/", pid, "/task/", thread, "/stat");
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file.valid()) return Failed(path);
@@ -70,27 +70,35 @@ absl::StatusOr<ThreadState> ReadThread(int pid, absl::string_view thread) {
   return state;
 }
 
-// One that does not end, if there is any.
-std::optional<ProcessState> FindLivingThread(int pid) {
-  DIR* const folder = opendir(absl::StrCat("/proc/", pid, "/task").c_str());
-  if (folder == nullptr) return std::nullopt;
+// A thread that does not end, if there is any.
+absl::StatusOr<std::optional<ProcessState>> FindLivingThread(int pid) {
+  const std::string path = absl::StrCat("/proc/", pid, "/task");
+  DIR* const folder = opendir(path.c_str());
+  if (folder == nullptr) return Failed(path);
   const absl::Cleanup close = [folder] { closedir(folder); };
   while (const dirent* const entry = readdir(folder)) {
     if (entry->d_name[0] == '.') continue;
-    const absl::StatusOr<ThreadState> thread = ReadThread(pid, entry->d_name);
-    if (thread.ok() && !thread->process.is_ending) return thread->process;
+    const absl::StatusOr<ThreadState> thread = ReadStat(pid, entry->d_name);
+    if (absl::IsNotFound(thread.status())) continue;
+    SYNCLINE_RETURN_IF_ERROR(thread.status());
+    if (!thread->process.is_ending) return thread->process;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
+absl::StatusOr<ProcessState> ReadThread(int tid) {
+  SYNCLINE_ASSIGN_OR_RETURN(const ThreadState thread, ReadStat(tid, absl::StrCat(tid)));
+  return thread.process;
+}
+
 // The first thread may end before the others, by pthread_exit(3).
 absl::StatusOr<ProcessState> ReadProcess(int pid) {
-  SYNCLINE_ASSIGN_OR_RETURN(ThreadState first, ReadThread(pid, absl::StrCat(pid)));
+  SYNCLINE_ASSIGN_OR_RETURN(ThreadState first, ReadStat(pid, absl::StrCat(pid)));
   ProcessState& process = first.process;
   if (!process.is_ending || first.threads < 2) return process;
-  const std::optional<ProcessState> living = FindLivingThread(pid);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::optional<ProcessState> living, FindLivingThread(pid));
   if (!living.has_value()) return process;
   process.is_zombie = process.is_ending = false;
   process.is_stopped = living->is_stopped;

@@ -19,8 +19,11 @@ struct ProcessState {
 };
 
 // NotFoundError if there is no such process. Another error, such as a lack of descriptors, says
-// nothing about the process.
+// nothing about the process. It lives as long as any of its threads.
 absl::StatusOr<ProcessState> ReadProcess(int pid);
+
+// The same of one thread, whatever the others do; of a process's pid, of its first one.
+absl::StatusOr<ProcessState> ReadThread(int tid);
 
 // The pid namespace of the calling process; "-" if it is not known. The pids of another one mean
 // nothing here.

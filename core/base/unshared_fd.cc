@@ -30,23 +30,34 @@ struct Registry {
     return *registry;
   }
 
-  void Forget(int fd) {
-    std::lock_guard<std::mutex> lock(mutex);
+  // Whether it was there. Under the mutex.
+  bool Forget(int fd) {
     // The last ones are closed first, as a rule.
     const auto found = std::find(fds.rbegin(), fds.rend(), fd);
-    if (found == fds.rend()) return;  // In a child.
+    if (found == fds.rend()) return false;
     *found = fds.back();
     fds.pop_back();
+    return true;
   }
 
   // In a child, whose copies of the owners keep the numbers: they must not come to stand for what
   // the child opens.
   void Replace() {
-    const int nothing = fds.empty() ? -1 : open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (const int fd : fds) {
-      if (nothing < 0 || dup3(nothing, fd, O_CLOEXEC) < 0) close(fd);
+    if (fds.empty()) return;
+    int nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (nothing < 0) {  // All descriptors are taken, perhaps.
+      close(fds[0]);
+      nothing = open("/dev/null", O_RDWR | O_CLOEXEC);
     }
-    if (nothing >= 0) close(nothing);
+    bool keeps_nothing = false;
+    for (const int fd : fds) {
+      if (fd == nothing) {
+        keeps_nothing = true;
+      } else if (nothing < 0 || dup3(nothing, fd, O_CLOEXEC) < 0) {
+        close(fd);
+      }
+    }
+    if (nothing >= 0 && !keeps_nothing) close(nothing);
     fds.clear();
   }
 };
@@ -69,11 +80,21 @@ UnsharedFd UnsharedFd::Open(const std::string& path, int flags, mode_t mode) {
   return opened;
 }
 
-void UnsharedFd::reset() { Share(); }
+// Closed under the mutex: no fork() comes between, whose child would share it.
+void UnsharedFd::reset() {
+  const int fd = std::exchange(fd_, -1);
+  if (fd < 0) return;
+  Registry& registry = Registry::Get();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  if (registry.Forget(fd)) close(fd);
+}
 
 UniqueFd UnsharedFd::Share() {
-  if (fd_ >= 0) Registry::Get().Forget(fd_);
-  return UniqueFd(std::exchange(fd_, -1));
+  const int fd = std::exchange(fd_, -1);
+  if (fd < 0) return UniqueFd();
+  Registry& registry = Registry::Get();
+  std::lock_guard<std::mutex> lock(registry.mutex);
+  return UniqueFd(registry.Forget(fd) ? fd : -1);
 }
 
 }  // namespace syncline::base

@@ -13,7 +13,8 @@ namespace syncline::base {
 
 // As UniqueFd; but in a fork()ed child the number stands for /dev/null. So what the descriptor
 // opens, a connection or a file with its locks, ends with this process however that ends, and
-// whatever its children do. Only a bare clone() and dup() escape this. Not thread-safe.
+// whatever its children do. Only a bare clone() and dup() escape this. The child's copies of such
+// objects close nothing: the number stays taken there. Not thread-safe.
 class UnsharedFd {
  public:
   UnsharedFd() = default;
@@ -36,7 +37,7 @@ class UnsharedFd {
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
   void reset();
-  // From now on children share it.
+  // From now on children share it. In a child it is invalid.
   UniqueFd Share();
 
  private:

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <utility>
+#include <vector>
 
 #include "core/base/unique_fd.h"
 #include "gtest/gtest.h"
@@ -71,11 +72,26 @@ TEST(UnsharedFdTest, InAChildTheNumberIsTakenAndStandsForNothing) {
   const int fd = pair.unshared.get();
   EXPECT_EQ(ExitCode(InChild([&] {
               if (fcntl(fd, F_GETFD) != FD_CLOEXEC || IsSocket(fd)) return 1;
-              pair.unshared.reset();  // Closes what stands there now, and nothing else.
-              return fcntl(fd, F_GETFD) == -1 ? 0 : 2;
+              pair.unshared.reset();
+              return fcntl(fd, F_GETFD) == FD_CLOEXEC ? 0 : 2;
             })),
             0);
   EXPECT_TRUE(IsSocket(fd));
+}
+
+TEST(UnsharedFdTest, AChildThatLacksDescriptorsHasNothingThereEither) {
+  Pair first, second;
+  std::vector<UniqueFd> all;
+  do {
+    all.emplace_back(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  } while (all.back().valid());
+  EXPECT_EQ(ExitCode(InChild([&] {
+              for (const int fd : {first.unshared.get(), second.unshared.get()}) {
+                if (fcntl(fd, F_GETFD) != FD_CLOEXEC || IsSocket(fd)) return 1;
+              }
+              return 0;
+            })),
+            0);
 }
 
 TEST(UnsharedFdTest, WhatIsSharedAgainIsTheChilds) {

@@ -18,7 +18,7 @@ uint32_t LowHalf(int64_t started) { return static_cast<uint32_t>(started); }
 ThreadId Identify() {
   const auto id = static_cast<pid_t>(syscall(SYS_gettid));
   // 0 where /proc cannot be read: then the id alone tells threads apart.
-  const absl::StatusOr<base::ProcessState> state = base::ReadProcess(id);
+  const absl::StatusOr<base::ProcessState> state = base::ReadThread(id);
   const uint32_t started = state.ok() ? LowHalf(state->started) : 0;
   return ThreadId{started} << 32 | static_cast<uint32_t>(id);
 }
@@ -41,7 +41,7 @@ ThreadState StateOfThread(ThreadId thread) {
   const auto started = static_cast<uint32_t>(thread >> 32);
   if (syscall(SYS_tkill, id, 0) != 0 && errno == ESRCH) return ThreadState::kDead;
   // /proc shows threads by their ids too. It may hide those of other users: that proves nothing.
-  const absl::StatusOr<base::ProcessState> state = base::ReadProcess(id);
+  const absl::StatusOr<base::ProcessState> state = base::ReadThread(id);
   if (!state.ok()) return ThreadState::kRuns;
   // A thread that is ending is in the kernel, and does not come back.
   if (state->is_ending || (started != 0 && LowHalf(state->started) != started)) {

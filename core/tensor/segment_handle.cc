@@ -134,8 +134,9 @@ absl::StatusOr<int> SegmentHandle::Open() const {
   const std::string path = absl::StrCat("/proc/", pid, "/fd/", descriptor);
   const base::UniqueFd place(open(path.c_str(), O_PATH | O_CLOEXEC));
   const int error = errno;
-  // After that: a process that has this pid still had it then.
-  const absl::StatusOr<base::ProcessState> state = base::ReadProcess(pid);
+  // After that: a process that has this pid still had it then. Once its first thread has ended, the
+  // folder is empty, though others may run.
+  const absl::StatusOr<base::ProcessState> state = base::ReadThread(pid);
   if (!state.ok() && !absl::IsNotFound(state.status())) return state.status();
   if (!state.ok() || state->is_ending || state->started != started) {
     return BackendError(absl::StrCat(owner, " has ended"));
