@@ -266,7 +266,8 @@ void WaitForMessage(const Worker& worker) {
   const int src = words[1] == "any" ? kAnySource : kSender;
   if (worker.rank == kReceiver) {
     const Tensor tensor = Filled(5, 0);
-    const bool is_timeout = what == "stop" || what == "barrier";
+    const bool is_timeout =
+        what == "stop" || what == "barrier" || (what == "leave" && src == kAnySource);
     const CallContext context = Call(3, absl::Seconds(is_timeout ? 2 : 60));
     return Print(RunAndWait(**backend, Collective::Recv(tensor, src, 7), context).status());
   }
