@@ -61,7 +61,7 @@ INSTANTIATE_TEST_SUITE_P(Calls, BackendKillTest,
                                                std::get<2>(info.param) == 1 ? "_small" : "_large");
                          });
 
-TEST_P(BackendKillTest, EverySurvivorOfAKillNamesTheVictimWithinASecond) {
+TEST_P(BackendKillTest, EverySurvivorOfAKillNamesTheVictimSoon) {
   const auto& [backend, call, count] = GetParam();
   Group group(backend, {call, count});
   const int64_t killed = NowNanos();
