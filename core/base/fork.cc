@@ -2,29 +2,24 @@
 
 #include <pthread.h>
 
-#include <atomic>
-
 namespace syncline {
+
+// From the first ForkGuard on.
+std::atomic<int> internal::fork_generation{0};
+
 namespace {
 
-std::atomic<int> generation{0};
-
-// Counts the forks above this process, from the first ForkGuard on.
-void Watch() {
-  static const int registered =
-      pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
+void WatchForks() {
+  static const int registered = pthread_atfork(
+      nullptr, nullptr, [] { internal::fork_generation.fetch_add(1, std::memory_order_relaxed); });
   static_cast<void>(registered);
 }
-
-int Generation() { return generation.load(std::memory_order_relaxed); }
 
 }  // namespace
 
 ForkGuard::ForkGuard() {
-  Watch();
-  generation_ = Generation();
+  WatchForks();
+  generation_ = internal::fork_generation.load(std::memory_order_relaxed);
 }
-
-bool ForkGuard::InChild() const { return generation_ != Generation(); }
 
 }  // namespace syncline

@@ -15,24 +15,38 @@ constexpr size_t kShownRuns = 8;
 }  // namespace
 
 void Collective::Own() {
-  if (owned_tensor_ == nullptr && tensor != nullptr) OwnTensor(*tensor);
-  if (owned_outputs_ == nullptr && !outputs.empty()) OwnOutputs({outputs.begin(), outputs.end()});
-  if (owned_inputs_ == nullptr && !inputs.empty()) OwnInputs({inputs.begin(), inputs.end()});
+  Owned next = owned_ != nullptr ? *owned_ : Owned();
+  if (!next.tensor.has_value() && tensor != nullptr) next.tensor = *tensor;
+  if (next.outputs.empty()) next.outputs.assign(outputs.begin(), outputs.end());
+  if (next.inputs.empty()) next.inputs.assign(inputs.begin(), inputs.end());
+  Hold(std::move(next));
 }
 
 void Collective::OwnTensor(Tensor owned) {
-  owned_tensor_ = std::make_shared<const Tensor>(std::move(owned));
-  tensor = owned_tensor_.get();
+  Owned next = owned_ != nullptr ? *owned_ : Owned();
+  next.tensor = std::move(owned);
+  Hold(std::move(next));
 }
 
 void Collective::OwnOutputs(std::vector<Tensor> list) {
-  owned_outputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
-  outputs = *owned_outputs_;
+  Owned next = owned_ != nullptr ? *owned_ : Owned();
+  next.outputs = std::move(list);
+  if (next.outputs.empty()) outputs = {};
+  Hold(std::move(next));
 }
 
 void Collective::OwnInputs(std::vector<Tensor> list) {
-  owned_inputs_ = std::make_shared<const std::vector<Tensor>>(std::move(list));
-  inputs = *owned_inputs_;
+  Owned next = owned_ != nullptr ? *owned_ : Owned();
+  next.inputs = std::move(list);
+  if (next.inputs.empty()) inputs = {};
+  Hold(std::move(next));
+}
+
+void Collective::Hold(Owned next) {
+  owned_ = std::make_shared<const Owned>(std::move(next));
+  if (owned_->tensor.has_value()) tensor = &*owned_->tensor;
+  if (!owned_->outputs.empty()) outputs = owned_->outputs;
+  if (!owned_->inputs.empty()) inputs = owned_->inputs;
 }
 
 uint64_t Collective::UserHash() const {

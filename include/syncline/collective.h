@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -185,8 +186,15 @@ struct Collective {
     return kind == OpKind::kAllToAll && !inputs.empty() ? inputs.data() : tensor;
   }
 
-  std::shared_ptr<const Tensor> owned_tensor_;
-  std::shared_ptr<const std::vector<Tensor>> owned_outputs_, owned_inputs_;
+  // What a collective holds. One pointer, as each is some of the cost of a small call.
+  struct Owned {
+    std::optional<Tensor> tensor;
+    std::vector<Tensor> outputs, inputs;
+  };
+  // Holds `next`, in place of what it holds.
+  void Hold(Owned next);
+
+  std::shared_ptr<const Owned> owned_;
 };
 
 // "float32[2], 3 x int32[4]"; shortened if there are very many.

@@ -25,25 +25,31 @@ namespace syncline {
 //   SYNCLINE_ASSIGN_OR_RETURN(std::string value, store.Get(key, deadline.Remaining()));
 class Deadline {
  public:
-  explicit Deadline(absl::Duration timeout) : timeout_(timeout), began_(Now()) {}
+  explicit Deadline(absl::Duration timeout) : Deadline(NanosecondsOf(timeout), Now()) {}
 
   // Counts from the first call of Remaining or Expired. Reading the clock is a fifth of the cost of
   // a call that need not wait. A copy made before counts from its own first call.
-  static Deadline FromFirstWait(absl::Duration timeout) { return Deadline(timeout, kNotYet); }
+  static Deadline FromFirstWait(absl::Duration timeout) {
+    return FromFirstWait(NanosecondsOf(timeout));
+  }
+  // The same of nanoseconds, to which a Duration is converted in a fiftieth of a small call.
+  static Deadline FromFirstWait(int64_t timeout_ns) { return Deadline(timeout_ns, kNotYet); }
+  static constexpr int64_t kInfiniteNs = std::numeric_limits<int64_t>::max();
 
-  Deadline(const Deadline& other) : timeout_(other.timeout_), began_(other.began()) {}
+  Deadline(const Deadline& other) : timeout_ns_(other.timeout_ns_), began_(other.began()) {}
   Deadline& operator=(const Deadline& other) {
-    timeout_ = other.timeout_;
+    timeout_ns_ = other.timeout_ns_;
     began_.store(other.began(), std::memory_order_relaxed);
     return *this;
   }
 
-  absl::Duration timeout() const { return timeout_; }  // The whole, for messages.
-  absl::Duration Remaining() const {                   // Never negative.
+  absl::Duration timeout() const { return DurationOf(timeout_ns_); }  // The whole, for messages.
+  absl::Duration Remaining() const {                                  // Never negative.
     const int64_t now = Now();
     int64_t began = this->began();
     if (began == kNotYet && began_.compare_exchange_strong(began, now)) began = now;
-    return std::max(timeout_ - absl::Nanoseconds(now - began), absl::ZeroDuration());
+    if (timeout_ns_ == kInfiniteNs) return absl::InfiniteDuration();
+    return absl::Nanoseconds(std::max<int64_t>(timeout_ns_ - (now - began), 0));
   }
   bool Expired() const { return Remaining() == absl::ZeroDuration(); }
 
@@ -73,11 +79,20 @@ class Deadline {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   }
 
-  Deadline(absl::Duration timeout, int64_t began) : timeout_(timeout), began_(began) {}
+  // What is longer than three hundred years counts as infinite. A negative one is kept so far from
+  // the end of the range that the time that has passed can be taken from it.
+  static int64_t NanosecondsOf(absl::Duration timeout) {
+    return std::max(absl::ToInt64Nanoseconds(timeout), std::numeric_limits<int64_t>::min() / 2);
+  }
+  static absl::Duration DurationOf(int64_t ns) {
+    return ns == kInfiniteNs ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
+  }
+
+  Deadline(int64_t timeout_ns, int64_t began) : timeout_ns_(timeout_ns), began_(began) {}
 
   int64_t began() const { return began_.load(std::memory_order_relaxed); }
 
-  absl::Duration timeout_;
+  int64_t timeout_ns_;
   mutable std::atomic<int64_t> began_;
 };
 
