@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/algorithm/container.h"
+#include "absl/base/attributes.h"
 #include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
@@ -23,8 +25,8 @@ struct Limits {
 };
 
 // Whether CheckTensor would be OK.
-bool IsAcceptable(const Tensor& tensor, Access needed, const Limits& limits) {
-  return tensor.is_contiguous() && limits.capabilities.devices.count(tensor.device().type) != 0 &&
+bool IsAcceptable(const Tensor& tensor, Access needed, const Capabilities& capabilities) {
+  return tensor.is_contiguous() && capabilities.devices.count(tensor.device().type) != 0 &&
          (needed == Access::kReadOnly || tensor.access() == Access::kReadWrite);
 }
 
@@ -53,7 +55,7 @@ absl::Status CheckPeers(const Collective& op, const Limits& limits) {
 
 absl::Status CheckTensor(const Tensor& tensor, Access needed, absl::string_view what,
                          const Limits& limits) {
-  if (IsAcceptable(tensor, needed, limits)) return absl::OkStatus();
+  if (IsAcceptable(tensor, needed, limits.capabilities)) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(tensor::CheckContiguous(tensor, what));
   if (limits.capabilities.devices.count(tensor.device().type) == 0) {
     return ArgumentError(absl::StrCat(what, " is on ", ToString(tensor.device()),
@@ -114,7 +116,7 @@ absl::Status CheckList(absl::Span<const Tensor> list, absl::string_view what, Ac
                                       " ranks, not ", list.size()));
   }
   for (size_t r = 0; r < list.size(); ++r) {
-    if (IsAcceptable(list[r], needed, limits) && list[r].dtype() == dtype) continue;
+    if (IsAcceptable(list[r], needed, limits.capabilities) && list[r].dtype() == dtype) continue;
     const std::string item = absl::StrCat(what, "[", r, "]");
     SYNCLINE_RETURN_IF_ERROR(CheckTensor(list[r], needed, item, limits));
     if (list[r].dtype() != dtype) {
@@ -215,33 +217,38 @@ Extent ExtentOf(const Tensor& tensor) {
   return {begin, begin + tensor.nbytes()};
 }
 
-// Whether `list` has a tensor like `model` for each rank, one behind the other in memory, and
-// CheckList finds nothing wrong with them. Requires that IsAcceptable is true of `model`, which is
-// on the CPU and may be written. If so sets `extent`.
+// Whether `list` has a tensor like `model` for each rank, and CheckList finds nothing wrong with
+// them, as each lies behind all before it in memory, or in front of them. Requires that
+// IsAcceptable is true of `model`, which is on the CPU and may be written. If so sets `extent`.
 bool IsPlainList(absl::Span<const Tensor> list, const Tensor& model, const Limits& limits,
                  Extent& extent) {
   if (list.size() != static_cast<size_t>(limits.size) || model.numel() == 0) return false;
   const size_t bytes = model.nbytes();
-  const char* end = nullptr;
+  extent = {list[0].data_as<char>(), list[0].data_as<char>()};
   for (const Tensor& tensor : list) {
     const char* const begin = tensor.data_as<char>();
     const bool is_like = tensor.numel() == model.numel() && tensor.dtype() == model.dtype() &&
                          tensor.device().type == DeviceType::kCpu && tensor.is_contiguous() &&
                          tensor.access() == Access::kReadWrite;
-    if (!is_like || begin < end) return false;
-    end = begin + bytes;
+    if (!is_like) return false;
+    if (begin >= extent.end) {
+      extent.end = begin + bytes;
+    } else if (begin + bytes <= extent.begin) {
+      extent.begin = begin;
+    } else {
+      return false;
+    }
   }
-  extent = {list[0].data_as<char>(), end};
   return true;
 }
 
-// Whether nothing is wrong with the tensor of a call, and with its list of which each rank has a
-// part, if it has one.
-bool HasPlainTensors(const Collective& collective, const Limits& limits) {
+// Whether nothing is wrong with the list of a call of which each rank has a part, if it has one,
+// and whose tensor IsPlainTensor. Not inlined, nor is the next: most calls have no list.
+ABSL_ATTRIBUTE_NOINLINE bool HasPlainListOfParts(const Collective& collective,
+                                                 const Capabilities& capabilities, int rank,
+                                                 int size) {
+  const Limits limits = {capabilities, {}, rank, size};
   const Tensor& tensor = *collective.tensor;
-  if (tensor.device().type != DeviceType::kCpu) return false;
-  // Almost all tensors may be written, so this need not ask which calls do.
-  if (!IsAcceptable(tensor, Access::kReadWrite, limits)) return false;
   absl::Span<const Tensor> list;
   switch (collective.kind) {
     case OpKind::kAllGather:
@@ -258,38 +265,61 @@ bool HasPlainTensors(const Collective& collective, const Limits& limits) {
     default:
       return true;
   }
-  Extent extent;
-  return IsPlainList(list, tensor, limits, extent) &&
-         (tensor.data() == list[limits.rank].data() || AreApart(extent, ExtentOf(tensor)));
+  Extent whole;
+  if (!IsPlainList(list, tensor, limits, whole)) return false;
+  const Extent extent = ExtentOf(tensor);
+  return tensor.data() == list[rank].data() || AreApart(whole, extent) ||
+         absl::c_all_of(list, [&](const Tensor& part) { return AreApart(ExtentOf(part), extent); });
 }
 
-bool HasPlainLists(const Collective& collective, const Limits& limits) {
+ABSL_ATTRIBUTE_NOINLINE bool HasPlainLists(const Collective& collective,
+                                           const Capabilities& capabilities, int rank, int size) {
+  const Limits limits = {capabilities, {}, rank, size};
   if (collective.inputs.empty()) return false;
   const Tensor& model = collective.inputs[0];
   Extent inputs, outputs;
   return model.device().type == DeviceType::kCpu &&
-         IsAcceptable(model, Access::kReadWrite, limits) &&
+         IsAcceptable(model, Access::kReadWrite, capabilities) &&
          IsPlainList(collective.inputs, model, limits, inputs) &&
          IsPlainList(collective.outputs, model, limits, outputs) && AreApart(inputs, outputs);
+}
+
+// Whether nothing is wrong with the tensor of a call. Almost all tensors may be written, so this
+// need not ask which calls do.
+bool IsPlainTensor(const Tensor& tensor, const Capabilities& capabilities) {
+  return tensor.device().type == DeviceType::kCpu &&
+         IsAcceptable(tensor, Access::kReadWrite, capabilities);
+}
+
+constexpr bool HasListOfParts(OpKind kind) {
+  constexpr EnumSet<OpKind> kKinds = {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kGather,
+                                      OpKind::kScatter};
+  return kKinds.count(kind) != 0;
 }
 
 }  // namespace
 
 bool IsPlain(const Collective& collective, const Capabilities& capabilities, int rank, int size) {
   const OpKind kind = collective.kind;
-  const Limits limits = {capabilities, {}, rank, size};
   if (capabilities.ops.count(kind) == 0) return false;
-  if (kind == OpKind::kBarrier) return true;
-  if (HasRoot(kind) && !IsRank(collective.peer, limits.size)) return false;
-  if (IsP2p(kind)) {
+  if (HasRoot(kind)) {
+    if (!IsRank(collective.peer, size)) return false;
+  } else if (kind == OpKind::kBarrier) {
+    return true;
+  } else if (IsP2p(kind)) {
     const bool takes_any = kind == OpKind::kRecv && collective.peer == kAnySource;
-    if (!takes_any && !IsRank(collective.peer, limits.size)) return false;
-    if (collective.peer == limits.rank || limits.size == 1) return false;
+    if (!takes_any && !IsRank(collective.peer, size)) return false;
+    if (collective.peer == rank || size == 1) return false;
     if (collective.tag < 0 || collective.tag > INT32_MAX) return false;
   }
-  const bool is_plain = kind == OpKind::kAllToAll ? HasPlainLists(collective, limits)
-                                                  : HasPlainTensors(collective, limits);
-  if (!is_plain) return false;
+  if (kind == OpKind::kAllToAll) {
+    if (!HasPlainLists(collective, capabilities, rank, size)) return false;
+  } else {
+    if (!IsPlainTensor(*collective.tensor, capabilities)) return false;
+    if (HasListOfParts(kind) && !HasPlainListOfParts(collective, capabilities, rank, size)) {
+      return false;
+    }
+  }
   const DType dtype = collective.dtype();
   if (!Reduces(kind)) return capabilities.move_dtypes.count(dtype) != 0;
   const bool adds = collective.reduce_op == ReduceOp::kSum;

@@ -294,7 +294,7 @@ absl::Status ProcessGroup::Impl::SetTimeout(absl::Duration timeout) {
     return ArgumentError(
         absl::StrCat("timeout must be positive, not ", absl::FormatDuration(timeout)));
   }
-  // What is shorter than a nanosecond is one, not 0; an infinite one is kInfiniteNs.
+  // What is shorter than a nanosecond is one, not 0; an infinite one is Deadline::kInfiniteNs.
   timeout_ns_.store(absl::ToInt64Nanoseconds(absl::Ceil(timeout, absl::Nanoseconds(1))));
   return absl::OkStatus();
 }
@@ -325,27 +325,34 @@ absl::Status ProcessGroup::Impl::CheckProcess() const {
 template <typename RunBody>
 auto ProcessGroup::Impl::Execute(const Collective& collective, const CallContext& context,
                                  const RunBody& body) -> decltype(body(context)) {
-  absl::Status error;
   try {
     auto outcome = body(context);
     if (ABSL_PREDICT_TRUE(outcome.ok())) return outcome;
-    error = outcome.status();
+    return Failed(collective, context.sequence, outcome.status());
   } catch (const std::bad_alloc&) {
-    error = BackendError("out of memory: no memory for the buffers of the operation");
+    return Failed(collective, context.sequence,
+                  BackendError("out of memory: no memory for the buffers of the operation"));
   } catch (const std::exception& thrown) {
-    error = BackendError(absl::StrCat("unexpected error: ", thrown.what()));
+    return Failed(collective, context.sequence,
+                  BackendError(absl::StrCat("unexpected error: ", thrown.what())));
   }
-  return Failed(collective, context.sequence, error);
 }
 
 template <typename RunBody>
 absl::StatusOr<int> ProcessGroup::Impl::RunOnHost(const Collective& collective,
                                                   const Timeout& timeout, const RunBody& body) {
-  SYNCLINE_RETURN_IF_ERROR(CheckUsable(collective, timeout));
-  CallContext context = ContextOf(0, Deadline::FromFirstWait(timeout.value_or(this->timeout())));
+  SYNCLINE_DCHECK(!IsOnDevice(collective));
+  if (ABSL_PREDICT_FALSE(!IsPlainlyUsable(*backend_of_[kCpu], collective, timeout))) {
+    SYNCLINE_RETURN_IF_ERROR(CheckUsableInFull(collective, timeout));
+  }
+  CallContext context{0,
+                      ABSL_PREDICT_FALSE(timeout.has_value())
+                          ? Deadline::FromFirstWait(*timeout)
+                          : Deadline::FromFirstWait(timeout_ns_.load(std::memory_order_relaxed))};
+  context.mismatch_check = *options_.mismatch_check;
   context.collective = &collective;
   std::shared_ptr<group::OperationQueue> keep;
-  group::OperationQueue& queue = QueueOf(collective, keep);
+  group::OperationQueue& queue = QueueIn(*queues_of_[kCpu], collective, keep);
   if (ABSL_PREDICT_FALSE(!queue.TryEnter(context.sequence))) {
     return RunInTurn(collective, context, queue, body);
   }
@@ -428,14 +435,14 @@ absl::StatusOr<int> ProcessGroup::Impl::RunOnDevice(const Collective& collective
 }
 
 absl::StatusOr<int> ProcessGroup::Impl::Run(const Collective& collective, const Timeout& timeout) {
-  const Served& served = BackendOf(collective);
   if (ABSL_PREDICT_FALSE(IsOnDevice(collective))) {
+    const Served& served = BackendOf(collective);
     return RunOnDevice(collective, timeout, [&](const CallContext& context) {
       return served.on_devices->Run(absl::MakeConstSpan(&collective, 1), context);
     });
   }
   return RunOnHost(collective, timeout, [&](const CallContext& context) {
-    return served.backend->RunAndWait(collective, context);
+    return backend_of_[kCpu]->backend->RunAndWait(collective, context);
   });
 }
 

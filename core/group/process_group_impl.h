@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -66,10 +65,7 @@ class ProcessGroup::Impl {
 
   const Options& options() const { return options_; }
   // That of operations which are given none: at first the one of the options.
-  absl::Duration timeout() const {
-    const int64_t ns = timeout_ns_.load();
-    return ns == kInfiniteNs ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
-  }
+  absl::Duration timeout() const { return Deadline::FromFirstWait(timeout_ns_.load()).timeout(); }
   absl::Status SetTimeout(absl::Duration timeout);
   // Whether a blocking call on tensors of the CPU has ended, and keeps none, when it has returned.
   bool ends_with_calls() const { return ends_with_calls_; }
@@ -126,8 +122,9 @@ class ProcessGroup::Impl {
   // CPU; body(context) waits for the outcome and returns it. A template, as almost every blocking
   // call takes this way: for a small one, calls by reference are much of its cost.
   template <typename RunBody>
-  absl::StatusOr<int> RunOnHost(const Collective& collective, const Timeout& timeout,
-                                const RunBody& body);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE inline absl::StatusOr<int> RunOnHost(const Collective& collective,
+                                                                    const Timeout& timeout,
+                                                                    const RunBody& body);
   // The rest of RunOnHost, where other operations of the queue come first.
   template <typename RunBody>
   ABSL_ATTRIBUTE_NOINLINE absl::StatusOr<int> RunInTurn(const Collective& collective,
@@ -140,14 +137,16 @@ class ProcessGroup::Impl {
   // OK if the arguments are valid and the group can still be used. Of most calls a short look,
   // which makes no Status, shows that.
   absl::Status CheckUsable(const Collective& collective, const Timeout& timeout) const {
-    if (ABSL_PREDICT_TRUE(IsPlainlyUsable(collective, timeout))) return absl::OkStatus();
+    if (ABSL_PREDICT_TRUE(IsPlainlyUsable(BackendOf(collective), collective, timeout))) {
+      return absl::OkStatus();
+    }
     return CheckUsableInFull(collective, timeout);
   }
-  bool IsPlainlyUsable(const Collective& collective, const Timeout& timeout) const {
+  bool IsPlainlyUsable(const Served& served, const Collective& collective,
+                       const Timeout& timeout) const {
     return !fork_guard_.InChild() && (!timeout.has_value() || *timeout > absl::ZeroDuration()) &&
-           group::IsPlain(collective, BackendOf(collective).capabilities, options_.rank,
-                          options_.size) &&
-           is_usable_.load(std::memory_order_acquire);
+           is_usable_.load(std::memory_order_acquire) &&
+           group::IsPlain(collective, served.capabilities, options_.rank, options_.size);
   }
   absl::Status CheckUsableInFull(const Collective& collective, const Timeout& timeout) const;
   CallContext ContextOf(uint64_t sequence, const Deadline& deadline) const;
@@ -182,7 +181,10 @@ class ProcessGroup::Impl {
   // The queue of a call; in `keep` what keeps it while the call uses it, if that is needed.
   group::OperationQueue& QueueOf(const Collective& collective,
                                  std::shared_ptr<group::OperationQueue>& keep) {
-    Queues& queues = *queues_of_[static_cast<size_t>(collective.device())];
+    return QueueIn(*queues_of_[static_cast<size_t>(collective.device())], collective, keep);
+  }
+  group::OperationQueue& QueueIn(Queues& queues, const Collective& collective,
+                                 std::shared_ptr<group::OperationQueue>& keep) {
     if (ABSL_PREDICT_TRUE(!IsP2p(collective.kind))) return *queues.collectives;
     return QueueOfMessage(queues, collective, keep);
   }
@@ -212,12 +214,12 @@ class ProcessGroup::Impl {
   absl::Status abort_cause() const;
 
   const Options options_;
-  // Calls read it without a lock.
-  static constexpr int64_t kInfiniteNs = std::numeric_limits<int64_t>::max();
+  // Calls read it without a lock. As Deadline has it.
   std::atomic<int64_t> timeout_ns_{absl::ToInt64Nanoseconds(options_.timeout)};
   const ForkGuard fork_guard_;
   const std::vector<Served> backends_;  // At least one.
   std::vector<std::unique_ptr<Queues>> queues_;
+  static constexpr size_t kCpu = static_cast<size_t>(DeviceType::kCpu);
   // By DeviceType: what serves its tensors, of these two.
   std::array<const Served*, 2> backend_of_ = {};
   std::array<Queues*, 2> queues_of_ = {};

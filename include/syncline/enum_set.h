@@ -36,15 +36,15 @@ class EnumSet {
   using iterator = const_iterator;
 
   EnumSet() = default;
-  EnumSet(std::initializer_list<E> values) {
+  constexpr EnumSet(std::initializer_list<E> values) {
     for (E value : values) insert(value);
   }
 
-  void insert(E value) { bits_ |= BitOf(value); }
+  constexpr void insert(E value) { bits_ |= BitOf(value); }
   void erase(E value) { bits_ &= ~BitOf(value); }
   void clear() { bits_ = 0; }
 
-  size_t count(E value) const { return (bits_ & BitOf(value)) != 0 ? 1 : 0; }
+  constexpr size_t count(E value) const { return (bits_ & BitOf(value)) != 0 ? 1 : 0; }
   size_t size() const { return static_cast<size_t>(__builtin_popcountll(bits_)); }
   bool empty() const { return bits_ == 0; }
 
@@ -55,7 +55,7 @@ class EnumSet {
   bool operator!=(const EnumSet& other) const { return bits_ != other.bits_; }
 
  private:
-  static uint64_t BitOf(E value) {
+  static constexpr uint64_t BitOf(E value) {
     SYNCLINE_DCHECK(static_cast<unsigned>(value) < 64);
     return uint64_t{1} << static_cast<unsigned>(value);
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "syncline/enum_set.h"
 
 namespace syncline {
 
@@ -31,14 +32,16 @@ absl::string_view Name(OpKind kind);
 
 // Whether elements are combined, so that the element type must allow the ReduceOp.
 constexpr bool Reduces(OpKind kind) {
-  return kind == OpKind::kAllReduce || kind == OpKind::kReduce || kind == OpKind::kReduceScatter ||
-         kind == OpKind::kScan || kind == OpKind::kExscan;
+  constexpr EnumSet<OpKind> kKinds = {OpKind::kAllReduce, OpKind::kReduce, OpKind::kReduceScatter,
+                                      OpKind::kScan, OpKind::kExscan};
+  return kKinds.count(kind) != 0;
 }
 
 // Whether one rank is the root: the source of the data or their destination.
 constexpr bool HasRoot(OpKind kind) {
-  return kind == OpKind::kBroadcast || kind == OpKind::kReduce || kind == OpKind::kGather ||
-         kind == OpKind::kScatter;
+  constexpr EnumSet<OpKind> kKinds = {OpKind::kBroadcast, OpKind::kReduce, OpKind::kGather,
+                                      OpKind::kScatter};
+  return kKinds.count(kind) != 0;
 }
 
 // Whether two ranks take part, not the whole group.
