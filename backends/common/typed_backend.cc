@@ -19,54 +19,6 @@ constexpr int64_t kPieceBytes = 1 << 20;
 
 }  // namespace
 
-absl::StatusOr<int> TypedBackend::RunBlocking(const CallContext& context) {
-  const Collective& call = *context.collective;
-  const int peer = call.peer;
-  absl::Status status;
-  switch (call.kind) {
-    case OpKind::kBroadcast:
-      status = Broadcast(*call.tensor, peer, context);
-      break;
-    case OpKind::kAllReduce:
-      status = AllReduce(*call.tensor, call.reduce_op, context);
-      break;
-    case OpKind::kReduce:
-      status = Reduce(*call.tensor, call.reduce_op, peer, context);
-      break;
-    case OpKind::kAllGather:
-      status = AllGather(call.outputs, *call.tensor, context);
-      break;
-    case OpKind::kGather:
-      status = Gather(call.outputs, *call.tensor, peer, context);
-      break;
-    case OpKind::kScatter:
-      status = Scatter(*call.tensor, call.inputs, peer, context);
-      break;
-    case OpKind::kReduceScatter:
-      status = ReduceScatter(*call.tensor, call.inputs, call.reduce_op, context);
-      break;
-    case OpKind::kScan:
-      status = Scan(*call.tensor, call.reduce_op, context);
-      break;
-    case OpKind::kExscan:
-      status = Exscan(*call.tensor, call.reduce_op, context);
-      break;
-    case OpKind::kAllToAll:
-      status = AllToAll(call.outputs, call.inputs, context);
-      break;
-    case OpKind::kBarrier:
-      status = Barrier(context);
-      break;
-    case OpKind::kSend:
-      status = Send(*call.tensor, peer, context);
-      break;
-    case OpKind::kRecv:
-      return Recv(*call.tensor, peer, context);
-  }
-  if (!status.ok()) return status;
-  return 0;
-}
-
 // Every all_gather compares the ranks' calls by the record in `context`, which is that of the scan;
 // there is one also where there are no elements.
 absl::Status TypedBackend::ReducePrefix(const Tensor& tensor, ReduceOp op, int count,

@@ -50,9 +50,15 @@ class TypedBackend : public group::BlockingBackend {
   virtual absl::Status Send(const Tensor& tensor, int dst, const CallContext& context);
   virtual absl::StatusOr<int> Recv(const Tensor& tensor, int src, const CallContext& context);
 
+  // The one switch over all operations. A final class whose calls are short passes itself, in a
+  // RunBlocking of its own: its functions are then called directly, or inlined.
+  template <typename TheBackend>
+  static absl::StatusOr<int> Dispatch(TheBackend& backend, const CallContext& context);
+  absl::StatusOr<int> RunBlocking(const CallContext& context) override {
+    return Dispatch(*this, context);
+  }
+
  private:
-  // The one switch over all operations.
-  absl::StatusOr<int> RunBlocking(const CallContext& context) final;
   absl::Status Unsupported(OpKind kind) const;
   // Reduces the tensors of the ranks 0 to count - 1 to `tensor`, on this rank.
   absl::Status ReducePrefix(const Tensor& tensor, ReduceOp op, int count,
@@ -60,6 +66,55 @@ class TypedBackend : public group::BlockingBackend {
 
   const int size_;
 };
+
+template <typename TheBackend>
+absl::StatusOr<int> TypedBackend::Dispatch(TheBackend& backend, const CallContext& context) {
+  const Collective& call = *context.collective;
+  const int peer = call.peer;
+  absl::Status status;
+  switch (call.kind) {
+    case OpKind::kBroadcast:
+      status = backend.Broadcast(*call.tensor, peer, context);
+      break;
+    case OpKind::kAllReduce:
+      status = backend.AllReduce(*call.tensor, call.reduce_op, context);
+      break;
+    case OpKind::kReduce:
+      status = backend.Reduce(*call.tensor, call.reduce_op, peer, context);
+      break;
+    case OpKind::kAllGather:
+      status = backend.AllGather(call.outputs, *call.tensor, context);
+      break;
+    case OpKind::kGather:
+      status = backend.Gather(call.outputs, *call.tensor, peer, context);
+      break;
+    case OpKind::kScatter:
+      status = backend.Scatter(*call.tensor, call.inputs, peer, context);
+      break;
+    case OpKind::kReduceScatter:
+      status = backend.ReduceScatter(*call.tensor, call.inputs, call.reduce_op, context);
+      break;
+    case OpKind::kScan:
+      status = backend.Scan(*call.tensor, call.reduce_op, context);
+      break;
+    case OpKind::kExscan:
+      status = backend.Exscan(*call.tensor, call.reduce_op, context);
+      break;
+    case OpKind::kAllToAll:
+      status = backend.AllToAll(call.outputs, call.inputs, context);
+      break;
+    case OpKind::kBarrier:
+      status = backend.Barrier(context);
+      break;
+    case OpKind::kSend:
+      status = backend.Send(*call.tensor, peer, context);
+      break;
+    case OpKind::kRecv:
+      return backend.Recv(*call.tensor, peer, context);
+  }
+  if (!status.ok()) return status;
+  return 0;
+}
 
 }  // namespace syncline::backends
 

@@ -8,9 +8,11 @@
 #ifndef SYNCLINE_BACKENDS_SHM_BUFFER_RINGS_H_
 #define SYNCLINE_BACKENDS_SHM_BUFFER_RINGS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/base/optimization.h"
 #include "backends/shm/segment_layout.h"
 
 namespace syncline::shm {
@@ -22,8 +24,9 @@ class EagerRing {
  public:
   struct Buffer {
     size_t offset;
-    // The last collective that has used any of it, or 0 if an earlier allocation has named that or
-    // a later one: all ranks must have finished it before this one writes to the buffer.
+    // The last collective that has used any of it, or 0 if all ranks have finished that, or if an
+    // earlier allocation has named it or a later one: all ranks must have finished it before this
+    // one writes to the buffer.
     uint64_t used_by;
   };
 
@@ -40,10 +43,11 @@ class EagerRing {
   }
 
   // The next `bytes`, at most sizes.eager, for collective `number`, which is larger than in all
-  // calls before. `ahead`: the rank will go on at once.
-  Buffer Allocate(size_t bytes, uint64_t number, bool ahead) {
-    if (!IsSmall(bytes)) return large_ring_.Allocate(bytes, number);
-    if (ahead) return small_ring_.Allocate(bytes, number);
+  // calls before. `ahead`: the rank will go on at once. All ranks have finished the collectives up
+  // to `finished`.
+  Buffer Allocate(size_t bytes, uint64_t number, bool ahead, uint64_t finished) {
+    if (!IsSmall(bytes)) return large_ring_.Allocate(bytes, number, finished);
+    if (ahead) return small_ring_.Allocate(bytes, number, finished);
     const Buffer buffer = {NextSmall(false), used_by_[is_second_ ? 0 : 1]};
     is_second_ = !is_second_;
     used_by_[is_second_ ? 1 : 0] = number;
@@ -55,25 +59,17 @@ class EagerRing {
   // ranks have finished the collectives, since these are more than kEntrySlots ago.
   class Ring {
    public:
-    Ring(size_t begin, size_t size) : begin_(begin), size_(size) {}
+    Ring(size_t begin, size_t size) : begin_(begin), size_(size), free_end_(size) {}
 
     size_t next() const { return begin_ + at_; }
 
-    Buffer Allocate(size_t bytes, uint64_t number) {
+    Buffer Allocate(size_t bytes, uint64_t number, uint64_t finished) {
       const size_t taken = (bytes + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
       uint64_t used_by = 0;
-      if (at_ + taken > size_) {
-        // The rest of the ring is passed over. What has used it is the oldest of all.
-        while (first_ < last_ && Oldest().begin >= at_) used_by = uses_[first_++ % kUses].number;
-        at_ = 0;
-      }
-      const size_t begin = at_, end = at_ + taken;
-      while (first_ < last_ && Oldest().begin < end && Oldest().end > begin) {
-        used_by = uses_[first_++ % kUses].number;
-      }
-      if (last_ - first_ == kUses) ++first_;
-      uses_[last_++ % kUses] = {number, begin, end};
-      at_ = end;
+      if (ABSL_PREDICT_FALSE(at_ + taken > free_end_)) used_by = MakeRoom(taken, finished);
+      const size_t begin = at_;
+      uses_[last_++ % kUses] = {number, begin};
+      at_ += taken;
       return {begin_ + begin, used_by};
     }
 
@@ -81,13 +77,36 @@ class EagerRing {
     static constexpr size_t kUses = 2 * kEntrySlots;
     struct Use {
       uint64_t number;
-      size_t begin, end;
+      size_t begin;
     };
 
     const Use& Oldest() const { return uses_[first_ % kUses]; }
 
+    // Sees to it that `bytes` from at_ on are free once all ranks have finished the collective that
+    // it returns. What they have finished already is forgotten, so that it is called seldom.
+    uint64_t MakeRoom(size_t bytes, uint64_t finished) {
+      first_ = std::max(first_, last_ - std::min(last_, kUses));
+      uint64_t used_by = 0;
+      if (at_ + bytes > size_) {
+        // The rest of the ring is passed over. What has used it is the oldest of all.
+        while (first_ < last_ && Oldest().begin >= at_) used_by = uses_[first_++ % kUses].number;
+        at_ = 0;
+      }
+      // Those that begin before at_ are of this round, the newest of all.
+      while (first_ < last_) {
+        const Use& oldest = Oldest();
+        const bool overlaps = oldest.begin >= at_ && oldest.begin < at_ + bytes;
+        if (overlaps) used_by = oldest.number;
+        if (!overlaps && oldest.number > finished) break;
+        ++first_;
+      }
+      free_end_ = first_ < last_ && Oldest().begin >= at_ ? Oldest().begin : size_;
+      return used_by;
+    }
+
     const size_t begin_, size_;
     size_t at_ = 0;
+    size_t free_end_;  // From at_ to here nobody reads any more.
     Use uses_[kUses];
     size_t first_ = 0, last_ = 0;
   };

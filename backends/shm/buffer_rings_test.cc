@@ -27,7 +27,7 @@ TEST(EagerRingTest, ABufferNamesTheLastCollectiveThatHasUsedAnyOfIt) {
       // Sizes change from time to time.
       const size_t most = i / 100 % 3 == 0 ? sizes.small_eager : sizes.eager;
       const size_t bytes = 1 + random() % (i / 50 % 2 == 0 ? most : most / 8 + 1);
-      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, random() % 2 == 0);
+      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, random() % 2 == 0, waited);
       const size_t begin = buffer.offset, end = begin + bytes;
       ASSERT_LE(end, sizes.EagerBytes());
       ASSERT_EQ(begin % base::kCacheLine, 0u);
@@ -54,7 +54,7 @@ TEST(EagerRingTest, WhatIsGivenAheadUsesNoBufferOfTheCallsBefore) {
   for (size_t bytes : {64, 1024, 4096, 64 << 10}) {
     EagerRing ring(sizes);
     for (uint64_t number = 1; number < 1000; ++number) {
-      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, /*ahead=*/true);
+      const EagerRing::Buffer buffer = ring.Allocate(bytes, number, /*ahead=*/true, 0);
       EXPECT_LE(buffer.used_by + 8, std::max<uint64_t>(number, 8)) << bytes;
     }
   }

@@ -16,23 +16,38 @@ inline char* Bytes(const Tensor& tensor) { return tensor.data_as<char>(); }
 
 inline size_t CeilDiv(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit; }
 
-// Copies as CopyBytes does, which is no function call for a few elements. Nor does it load words
-// that span several stores of fewer bytes: such a load waits until these have left the core.
-inline void CopyFew(void* to, const void* from, size_t bytes) {
-  constexpr size_t kWord = 8, kMaxWords = 3;
-  if (bytes > kMaxWords * kWord) {
-    tensor::CopyBytes(to, from, bytes);
-    return;
-  }
+// Copies up to kFewBytes. It loads no words that span several stores of fewer bytes: such a load
+// waits until these have left the core.
+inline constexpr size_t kFewBytes = 24;
+inline void CopyWords(void* to, const void* from, size_t bytes) {
+  constexpr size_t kWord = 8;
   auto* target = static_cast<char*>(to);
   const auto* source = static_cast<const char*>(from);
-  for (; bytes >= kWord; bytes -= kWord, target += kWord, source += kWord) {
+  if (bytes >= kWord) {
     std::memcpy(target, source, kWord);
+    if (bytes >= 2 * kWord) std::memcpy(target + kWord, source + kWord, kWord);
+    if (bytes >= kFewBytes) {
+      std::memcpy(target + 2 * kWord, source + 2 * kWord, kWord);
+      return;
+    }
+    const size_t copied = bytes >= 2 * kWord ? 2 * kWord : kWord;
+    bytes -= copied;
+    target += copied;
+    source += copied;
   }
   if (bytes == kWord / 2) {
     std::memcpy(target, source, kWord / 2);
   } else if (bytes > 0) {
     std::memcpy(target, source, bytes);
+  }
+}
+
+// Copies as CopyBytes does, which is no function call for a few elements.
+inline void CopyFew(void* to, const void* from, size_t bytes) {
+  if (bytes > kFewBytes) {
+    tensor::CopyBytes(to, from, bytes);
+  } else {
+    CopyWords(to, from, bytes);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/optimization.h"
 #include "absl/strings/str_cat.h"
 #include "backends/common/call_fingerprint.h"
 #include "backends/shm/byte_range.h"
@@ -41,50 +42,19 @@ int64_t Largest(int64_t splits) { return splits < 0 ? ~splits : splits; }
 
 }  // namespace
 
-absl::StatusOr<char*> CollectiveEntry::StageInBuffer(size_t bytes, bool ahead, char* where) {
-  is_ahead_ = ahead && !must_meet_;
-  staged_bytes_ = bytes;
-  SYNCLINE_ASSIGN_OR_RETURN(const size_t offset, ring_.AllocateBuffer(bytes, is_ahead_, context_));
-  std::memcpy(where, &offset, sizeof(offset));
-  return layout_.eager_buffer(group_.rank(), offset);
-}
-
-const char* CollectiveEntry::EagerBufferOf(int rank, const char* where) const {
-  size_t offset;
-  std::memcpy(&offset, where, sizeof(offset));
-  // Of another process, which may be broken: nothing is read beyond this rank's memory of it, since
-  // what follows the eager buffers is larger than any of them.
-  return layout_.eager_buffer(rank, std::min(offset, layout_.sizes().EagerBytes()));
-}
-
-void CollectiveEntry::Publish(const backends::CallFingerprint& fingerprint, bool meets) {
-  EntrySlot& slot = layout_.entry_slot(group_.rank(), context_.number);
-  slot.content.fingerprint = fingerprint;
-  CopyFew(slot.content.inline_data, inline_data_, inline_bytes_);
-  // Pairs with the acquire load in EntrySlot::number, on the other ranks: they see the content and
-  // all staged data.
-  slot.stamp.store(EntrySlot::Stamp(context_.number, meets), std::memory_order_release);
-  group_.waiter().Notify(layout_.region(group_.rank()).collective_event);
-}
-
-absl::Status CollectiveEntry::Exchange(int needed) {
-  const auto own = backends::CallFingerprint::Of(context_.call);
-  const bool meets = needed == kEveryRank || must_meet_;
-  SYNCLINE_RETURN_IF_ERROR(ring_.AwaitSlot(meets, context_));
-  // A rank that waits for all in one step may not do so in the call of which that is a step.
-  Publish(own, context_.call.step_of != nullptr ? must_meet_ : meets);
-  if (!meets) {
-    if (needed == kNoRank) return absl::OkStatus();
-    ring_.FetchFrom(needed);
-    context_.takes_from_one = true;
-    SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(needed, own, context_));
-    if (agrees) {
-      ring_.NoteAgreement();
-      return absl::OkStatus();
-    }
-    return group_.failure_cell().Fail(ring_.MismatchError(
-        context_.number, context_.Describe(), needed, context_.call, EntryRing::kQuotingTimeout));
+absl::Status CollectiveEntry::TakeFrom(int rank, const backends::CallFingerprint& own) {
+  ring_.FetchFrom(rank);
+  context_.takes_from_one = true;
+  SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(rank, own, context_));
+  if (ABSL_PREDICT_TRUE(agrees)) {
+    ring_.NoteAgreement();
+    return absl::OkStatus();
   }
+  return group_.failure_cell().Fail(ring_.MismatchError(context_.number, context_.Describe(), rank,
+                                                        context_.call, EntryRing::kQuotingTimeout));
+}
+
+absl::Status CollectiveEntry::Meet(const backends::CallFingerprint& own) {
   int differs = -1;
   for (int r = 0; r < layout_.size(); ++r) {
     if (r == group_.rank()) continue;

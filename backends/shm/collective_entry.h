@@ -2,12 +2,17 @@
 #ifndef SYNCLINE_BACKENDS_SHM_COLLECTIVE_ENTRY_H_
 #define SYNCLINE_BACKENDS_SHM_COLLECTIVE_ENTRY_H_
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "backends/common/call_description.h"
+#include "backends/common/call_fingerprint.h"
+#include "backends/shm/byte_range.h"
 #include "backends/shm/entry_ring.h"
 #include "backends/shm/segment_layout.h"
 #include "backends/shm/shm_group.h"
@@ -15,6 +20,7 @@
 #include "backends/shm/wait_context.h"
 #include "syncline/backend.h"
 #include "syncline/deadline.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 
@@ -36,6 +42,7 @@ inline constexpr int kNoRank = -2;
 //   ring.Finish();
 class CollectiveEntry {
  public:
+  static_assert(kInlineMaxBytes <= kFewBytes);
   static constexpr size_t kInlineBytesAfterSplits = kInlineMaxBytes - sizeof(int64_t);
 
   // Enters the next collective of the group. The ranks that stage have up to `bytes`: inline in the
@@ -64,7 +71,15 @@ class CollectiveEntry {
   // fails the group, quotes two calls that differ, of this collective or one of those before it for
   // which this rank has not waited. Other errors are those of Waiter::Await: this rank waits for
   // others, whatever it needs, before it is further ahead of them than it has entry slots.
-  absl::Status Exchange(int needed = kEveryRank);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE absl::Status Exchange(int needed = kEveryRank) {
+    const auto own = backends::CallFingerprint::Of(context_.call);
+    const bool meets = needed == kEveryRank || must_meet_;
+    SYNCLINE_RETURN_IF_ERROR(ring_.AwaitSlot(meets, context_));
+    // A rank that waits for all in one step may not do so in the call of which that is a step.
+    Publish(own, context_.call.step_of != nullptr ? must_meet_ : meets);
+    if (meets) return Meet(own);
+    return needed == kNoRank ? absl::OkStatus() : TakeFrom(needed, own);
+  }
 
   // The inline data of a collective that stages no more than these `bytes`.
   char* InlineData(size_t bytes) {
@@ -113,11 +128,36 @@ class CollectiveEntry {
 
   const EntrySlot& SlotOf(int rank) const { return layout_.entry_slot(rank, context_.number); }
   // `where` holds the offset.
-  absl::StatusOr<char*> StageInBuffer(size_t bytes, bool ahead, char* where);
-  const char* EagerBufferOf(int rank, const char* where) const;
+  ABSL_ATTRIBUTE_ALWAYS_INLINE absl::StatusOr<char*> StageInBuffer(size_t bytes, bool ahead,
+                                                                   char* where) {
+    is_ahead_ = ahead && !must_meet_;
+    staged_bytes_ = bytes;
+    SYNCLINE_ASSIGN_OR_RETURN(const size_t offset,
+                              ring_.AllocateBuffer(bytes, is_ahead_, context_));
+    std::memcpy(where, &offset, sizeof(offset));
+    return ring_.OwnBuffer(offset);
+  }
+  const char* EagerBufferOf(int rank, const char* where) const {
+    size_t offset;
+    std::memcpy(&offset, where, sizeof(offset));
+    // Of another process, which may be broken: nothing is read beyond this rank's memory of it,
+    // since what follows the eager buffers is larger than any of them.
+    return layout_.eager_buffer(rank, std::min(offset, layout_.eager_bytes()));
+  }
 
   // Fills this rank's slot and says so.
-  void Publish(const backends::CallFingerprint& fingerprint, bool meets);
+  void Publish(const backends::CallFingerprint& fingerprint, bool meets) {
+    EntrySlot& slot = ring_.OwnSlot(context_.number);
+    slot.content.fingerprint = fingerprint;
+    CopyWords(slot.content.inline_data, inline_data_, inline_bytes_);
+    // Pairs with the acquire load in EntrySlot::number, on the other ranks: they see the content
+    // and all staged data.
+    slot.stamp.store(EntrySlot::Stamp(context_.number, meets), std::memory_order_release);
+    group_.waiter().Notify(group_.own_region().collective_event);
+  }
+  // The waits of Exchange: for one rank, whose data this one needs, and for all.
+  absl::Status TakeFrom(int rank, const backends::CallFingerprint& own);
+  absl::Status Meet(const backends::CallFingerprint& own);
   // Publishes this rank's call in full, to be quoted and compared in detail.
   void PublishCall();
   // Whether the calls of all ranks match. Requires that all have entered.

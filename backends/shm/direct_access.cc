@@ -179,7 +179,7 @@ void DirectAccess::ServeRequests() {
     served_[r] = number;
     being_served_ = r;
     until_offer_ = kDirectTrialInterval;
-    RankRegion& own = layout_.region(rank());
+    RankRegion& own = group_.own_region();
     own.bounce_answer.store(BounceRequest::Key(r, number), std::memory_order_release);
     group_.waiter().Notify(own.collective_event);
     return;
@@ -200,7 +200,7 @@ void DirectAccess::NotifyAll() {
 }
 
 void DirectAccess::PublishSteps(uint64_t steps) {
-  RankRegion& own = layout_.region(rank());
+  RankRegion& own = group_.own_region();
   // Pairs with the acquire load in AwaitSteps.
   own.direct_steps.store(steps, std::memory_order_release);
   group_.waiter().Notify(own.collective_event);

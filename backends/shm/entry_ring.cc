@@ -66,15 +66,11 @@ absl::Status EntryRing::AwaitSlotSlowly(bool meets, const WaitContext& context) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<size_t> EntryRing::AllocateBuffer(size_t bytes, bool ahead,
-                                                 const WaitContext& context) {
-  const EagerRing::Buffer buffer = eager_ring_.Allocate(bytes, number_, ahead);
-  if (others_finished_ < buffer.used_by) {
-    RestIfAheadBy(&RankRegion::collectives_finished, buffer.used_by);
-    SYNCLINE_ASSIGN_OR_RETURN(
-        others_finished_, AwaitOthers(&RankRegion::collectives_finished, buffer.used_by, context));
-  }
-  return buffer.offset;
+absl::Status EntryRing::AwaitFinished(uint64_t number, const WaitContext& context) {
+  RestIfAheadBy(&RankRegion::collectives_finished, number);
+  SYNCLINE_ASSIGN_OR_RETURN(others_finished_,
+                            AwaitOthers(&RankRegion::collectives_finished, number, context));
+  return absl::OkStatus();
 }
 
 absl::StatusOr<uint64_t> EntryRing::AwaitOthers(Counter counter, uint64_t value,
@@ -118,9 +114,8 @@ void EntryRing::RestIfAheadBy(Counter counter, uint64_t value) {
 }
 
 void EntryRing::NoteWaiting(const CallContext& call) {
-  RankRegion& own = layout_.region(rank());
-  RecordCall(call, own.entering_call);
-  own.entering_number.store(number_, std::memory_order_release);
+  RecordCall(call, own_.entering_call);
+  own_.entering_number.store(number_, std::memory_order_release);
 }
 
 absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
@@ -130,12 +125,28 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
   const auto is_there = [&] { return slot.number() == number_; };
   const bool may_doze = group_.waiter().is_oversubscribed() && context.takes_from_one &&
                         context.call.step_of != nullptr;
-  if (!may_doze) return group_.waiter().Await(region.collective_event, rank, context, is_there);
-  if (ABSL_PREDICT_TRUE(is_there())) return absl::OkStatus();
+  if (!may_doze) {
+    LetGoAhead(rank);
+    SYNCLINE_RETURN_IF_ERROR(
+        group_.waiter().Await(region.collective_event, rank, context, is_there));
+    they_give_ = !slot.meets();
+    return absl::OkStatus();
+  }
   if (others_lead_) group_.waiter().Doze(region, is_there);
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().Await(region.collective_event, rank, context, is_there));
   others_lead_ = SlotOf(rank, number_ + kLead).number() == number_ + kLead;
   return absl::OkStatus();
+}
+
+void EntryRing::LetGoAhead(int rank) {
+  if (!they_give_) return;
+  if (until_pause_ > 0) {
+    --until_pause_;
+    return;
+  }
+  group_.waiter().Pause();
+  const bool is_ahead = SlotOf(rank, number_ + 1).number() == number_ + 1;
+  until_pause_ = is_ahead ? 0 : kPauseTrialInterval;
 }
 
 void EntryRing::LookAtOther() {
@@ -180,7 +191,7 @@ absl::Status EntryRing::SettleWhatIsThere(uint64_t last, const CallContext& call
   const int differs = CompareWhatIsThere(last);
   if (differs >= 0) return FailWithMismatch(differs, call);
   PublishSettled();
-  group_.waiter().Notify(layout_.region(rank()).progress_event);
+  group_.waiter().Notify(own_.progress_event);
   return absl::OkStatus();
 }
 
@@ -193,29 +204,17 @@ absl::Status EntryRing::SettleAllSlowly(const CallContext& call) {
 }
 
 void EntryRing::PublishSettled() {
-  RankRegion& own = layout_.region(rank());
   if (layout_.size() == 2) {
     const uint64_t agreements = Agreements{compared_, agreed_}.ToWord();
-    if (agreements != own.agreements.load(std::memory_order_relaxed)) {
-      own.agreements.store(agreements, std::memory_order_release);
+    if (agreements != own_.agreements.load(std::memory_order_relaxed)) {
+      own_.agreements.store(agreements, std::memory_order_release);
     }
   }
   published_ = number_;
   if (settled_ == compared_) return;
   settled_ = compared_;
   // Pairs with the acquire load in AwaitOthers: this rank's reads of these entries are over.
-  own.collectives_settled.store(settled_, std::memory_order_release);
-}
-
-void EntryRing::Finish() {
-  RankRegion& own = layout_.region(rank());
-  // Pairs with the acquire load in AwaitOthers: this rank's reads of what was staged are over.
-  own.collectives_finished.store(number_, std::memory_order_release);
-  if (number_ >= published_ + kSettleInterval || compared_ >= settled_ + kSettleInterval) {
-    PublishSettled();
-  }
-  group_.waiter().Notify(own.progress_event);
-  group_.waiter().NotifyResting(own, number_);
+  own_.collectives_settled.store(settled_, std::memory_order_release);
 }
 
 absl::Status EntryRing::Leave() {
@@ -236,9 +235,8 @@ absl::Status EntryRing::Leave() {
     }
   }
   // Not what `agreements` says: the other may still have to compare.
-  RankRegion& own = layout_.region(rank());
-  own.collectives_settled.store(number_, std::memory_order_release);
-  group_.waiter().Notify(own.progress_event);
+  own_.collectives_settled.store(number_, std::memory_order_release);
+  group_.waiter().Notify(own_.progress_event);
   return status;
 }
 

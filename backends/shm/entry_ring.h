@@ -15,6 +15,7 @@
 #include "backends/shm/shm_group.h"
 #include "backends/shm/thresholds.h"
 #include "backends/shm/wait_context.h"
+#include "syncline/status.h"
 
 namespace syncline::shm {
 
@@ -38,6 +39,8 @@ class EntryRing {
   explicit EntryRing(ShmGroup& group, bool compares_at_once = false)
       : group_(group),
         layout_(group.layout()),
+        own_(group.own_region()),
+        own_eager_(layout_.eager_buffer(group.rank(), 0)),
         slots_(layout_.entry_slots()),
         compares_at_once_(compares_at_once),
         eager_ring_(layout_.sizes()) {}
@@ -65,16 +68,28 @@ class EntryRing {
     return AwaitSlotSlowly(meets, context);
   }
 
-  // The offset of an eager buffer of `bytes` of this rank, from which nobody reads any more.
-  // `ahead`: this rank will not wait for those that read from it.
-  absl::StatusOr<size_t> AllocateBuffer(size_t bytes, bool ahead, const WaitContext& context);
+  // This rank's slot of collective `number`.
+  EntrySlot& OwnSlot(uint64_t number) const { return own_.entry_slots[number & (slots_ - 1)]; }
+
+  // The offset of an eager buffer of `bytes` of this rank, from which nobody reads any more; and
+  // where that is. `ahead`: this rank will not wait for those that read from it.
+  absl::StatusOr<size_t> AllocateBuffer(size_t bytes, bool ahead, const WaitContext& context) {
+    const EagerRing::Buffer buffer =
+        eager_ring_.Allocate(bytes, number_, ahead, std::max(others_finished_, others_settled_));
+    if (ABSL_PREDICT_FALSE(others_finished_ < buffer.used_by)) {
+      SYNCLINE_RETURN_IF_ERROR(AwaitFinished(buffer.used_by, context));
+    }
+    return buffer.offset;
+  }
+  char* OwnBuffer(size_t offset) const { return own_eager_ + offset; }
 
   // Waits for the entry of `rank` to the collective that has begun; returns whether its call is
   // that of this rank.
   absl::StatusOr<bool> AwaitEntry(int rank, const backends::CallFingerprint& own,
                                   const WaitContext& context) {
-    SYNCLINE_RETURN_IF_ERROR(AwaitEntryOf(rank, context));
-    return SlotOf(rank, number_).content.fingerprint == own;
+    const EntrySlot& slot = SlotOf(rank, number_);
+    if (slot.number() != number_) SYNCLINE_RETURN_IF_ERROR(AwaitEntryOf(rank, context));
+    return slot.content.fingerprint == own;
   }
   // Call it before AwaitEntry if this rank waits for `rank` alone, which may be ahead. If it is,
   // its next entries are fetched: one at a time, each would take as long as several small
@@ -102,7 +117,15 @@ class EntryRing {
   }
 
   // Ends the collective that has begun: this rank no longer reads data that were staged for it.
-  void Finish();
+  void Finish() {
+    // Pairs with the acquire load in AwaitOthers: this rank's reads of what was staged are over.
+    own_.collectives_finished.store(number_, std::memory_order_release);
+    if (number_ >= published_ + kSettleInterval || compared_ >= settled_ + kSettleInterval) {
+      PublishSettled();
+    }
+    group_.waiter().Notify(own_.progress_event);
+    group_.waiter().NotifyResting(own_, number_);
+  }
 
   // Compares what can be compared without waiting, and lets the others use all slots again. Call it
   // after the last collective, when this rank leaves. A MismatchError as above, for which the
@@ -137,6 +160,8 @@ class EntryRing {
   }
 
   absl::Status AwaitSlotSlowly(bool meets, const WaitContext& context);
+  // Waits until all others have finished collective `number`.
+  absl::Status AwaitFinished(uint64_t number, const WaitContext& context);
   absl::Status SettleAllSlowly(const CallContext& call);
   // All have entered the collective that has begun, so they have ended those before it.
   void NoteAllEntered() {
@@ -144,6 +169,11 @@ class EntryRing {
     compared_ = number_;
   }
   absl::Status AwaitEntryOf(int rank, const WaitContext& context);
+  // Before this rank waits for the entry of `rank`. If that one gives call after call, who is
+  // faster than it and looks for each entry takes the line away from it each time, which makes both
+  // slower by half: so this one looks away for a moment, after which it has some entries to take.
+  // It goes on so while that is the case, and else tries again every kPauseTrialInterval waits.
+  void LetGoAhead(int rank);
   // Of two ranks: learns what the other has compared.
   void LookAtOther();
   // Takes compared_ to `number`, if it is less, and further while agreed_ says so.
@@ -166,7 +196,9 @@ class EntryRing {
 
   ShmGroup& group_;
   const SegmentLayout& layout_;
-  const uint64_t slots_;  // Of a rank.
+  RankRegion& own_;
+  char* const own_eager_;  // This rank's eager buffers.
+  const uint64_t slots_;   // Of a rank.
   const bool compares_at_once_;
   uint64_t number_ = 0;
   uint64_t compared_ = 0;  // This rank's calls up to this agree with those of all others.
@@ -178,7 +210,9 @@ class EntryRing {
   uint64_t settled_ = 0;          // What this rank has published of that.
   uint64_t others_settled_ = 0;   // All others have settled at least these,
   uint64_t others_finished_ = 0;  // and finished these.
-  bool others_lead_ = false;      // After the last wait that one was far ahead: see Waiter::Doze.
+  bool they_give_ = false;    // Whether the last that this rank waited for need not wait itself.
+  int until_pause_ = 0;       // Waits: see LetGoAhead.
+  bool others_lead_ = false;  // After the last wait that one was far ahead: see Waiter::Doze.
   EagerRing eager_ring_;
 };
 

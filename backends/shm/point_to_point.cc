@@ -82,8 +82,8 @@ PointToPoint::PointToPoint(ShmGroup& group, NodeOptions node)
 
 absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext& call) {
   const WaitContext context = {call, call.deadline};
-  const ScopedMessage scope(call, layout_.region(rank()));
-  base::EventCount& own_event = layout_.region(rank()).message_event;
+  const ScopedMessage scope(call, group_.own_region());
+  base::EventCount& own_event = group_.own_region().message_event;
   const size_t bytes = tensor.nbytes();
   const bool leaves_one = !node_.ranks.empty() && call.collective->tag >= 0;
   MessageSlot* claimed = TryClaimSlot(dst, bytes, leaves_one);
@@ -152,7 +152,7 @@ absl::Status PointToPoint::Send(const Tensor& tensor, int dst, const CallContext
 }
 
 absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, int source, const CallContext& call) {
-  const ScopedMessage scope(call, layout_.region(rank()));
+  const ScopedMessage scope(call, group_.own_region());
   PostedReceive mine = {source, static_cast<int>(call.collective->tag)};
   SYNCLINE_RETURN_IF_ERROR(AwaitMatch(mine, {call, call.deadline}));
   return TakeMatched(mine, tensor, call);
@@ -164,7 +164,7 @@ std::unique_ptr<backends::TwinReceive> PointToPoint::NewReceive(int tag) {
 
 absl::StatusOr<int> PointToPoint::Complete(backends::TwinReceive& receive, const Tensor& tensor,
                                            const CallContext& call) {
-  const ScopedMessage scope(call, layout_.region(rank()));
+  const ScopedMessage scope(call, group_.own_region());
   return TakeMatched(static_cast<OpenReceive&>(receive).posted(), tensor, call);
 }
 
@@ -211,7 +211,7 @@ absl::StatusOr<int> PointToPoint::TakeMatched(PostedReceive& mine, const Tensor&
 absl::Status PointToPoint::TakePayload(const Tensor& tensor, int src, const MessageSlot& slot,
                                        const WaitContext& context) {
   const char* const data = layout_.eager_payload(src, slot.eager_payload());
-  base::EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = group_.own_region().message_event;
   for (size_t done = 0; done < tensor.nbytes();) {
     // Pairs with the release stores in Send.
     const auto copied = [&] { return slot.position.load(std::memory_order_acquire); };
@@ -301,7 +301,7 @@ bool PointToPoint::TryTakeNext(PostedReceive& mine) {
 
 absl::Status PointToPoint::AwaitMatchSlowly(PostedReceive& mine, const WaitContext& context) {
   if (PostUnlessMatched(mine)) return absl::OkStatus();
-  base::EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = group_.own_region().message_event;
   const absl::Status status =
       group_.waiter().AwaitMessage(own_event, mine.source, context, [&] { return HasMatch(mine); });
   if (!status.ok()) Withdraw(mine);
@@ -470,14 +470,14 @@ void PointToPoint::ReleaseRendezvousBuffer(int buffer) {
     rendezvous_peers_[buffer] = -1;
   }
   // Other threads of this rank may wait for it.
-  group_.waiter().Notify(layout_.region(rank()).message_event);
+  group_.waiter().Notify(group_.own_region().message_event);
 }
 
 // After an error the buffer stays claimed for good: the receiver, if it was stopped, may still read
 // there when it goes on.
 absl::Status PointToPoint::SendRendezvous(const Tensor& tensor, int dst, MessageSlot& slot,
                                           const WaitContext& context) {
-  RankRegion& own = layout_.region(rank());
+  RankRegion& own = group_.own_region();
   base::EventCount& dst_event = layout_.region(dst).message_event;
   int buffer = -1;
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own.message_event, dst, context, [&] {
@@ -525,7 +525,7 @@ size_t PointToPoint::RendezvousChunk(size_t bytes) const {
 
 absl::Status PointToPoint::RecvRendezvous(const Tensor& tensor, int src, MessageSlot& slot,
                                           const WaitContext& context) {
-  base::EventCount& own_event = layout_.region(rank()).message_event;
+  base::EventCount& own_event = group_.own_region().message_event;
   SYNCLINE_RETURN_IF_ERROR(group_.waiter().AwaitMessage(own_event, src, context, [&] {
     return slot.state.load(std::memory_order_acquire) == MessageSlot::kTransferring;
   }));

@@ -163,7 +163,7 @@ absl::StatusOr<bool> RegistrationCache::MapNewRegistrations(const ReadableRanks&
         absl::StrCat("shm: tensors in shared memory are copied, since rank ", rank(),
                      " cannot map those of ", group_.peers().Describe(r), ": ", status.message()));
   }
-  RankRegion& own = layout_.region(rank());
+  RankRegion& own = group_.own_region();
   // One counter carries both: the number of the collective, and whether this rank succeeded. Pairs
   // with the acquire load below, on the other ranks.
   own.mapped.store(2 * context.number + (all_mapped ? 0 : 1), std::memory_order_release);

@@ -308,7 +308,9 @@ class SegmentLayout {
       : data_(data),
         size_(size),
         entry_slots_(size == 2 ? kPairEntrySlots : kEntrySlots),
-        offsets_(size) {}
+        offsets_(size),
+        regions_(data + offsets_.regions),
+        eager_bytes_(offsets_.sizes.EagerBytes()) {}
 
   // Bytes of the segment of a group of `size` ranks.
   static size_t BytesFor(int size) { return Offsets(size).total; }
@@ -341,6 +343,8 @@ class SegmentLayout {
   // Those of a rank that are in use, a power of two.
   uint64_t entry_slots() const { return entry_slots_; }
 
+  // All eager buffers of a rank.
+  size_t eager_bytes() const { return eager_bytes_; }
   // The buffers of a rank. EagerRing and ChunkRing give the offsets.
   char* eager_buffer(int rank, size_t offset) const {
     SYNCLINE_DCHECK(offset <= offsets_.chunks - offsets_.eager_buffers);
@@ -391,13 +395,15 @@ class SegmentLayout {
 
   char* RegionOf(int rank) const {
     SYNCLINE_DCHECK(rank >= 0 && rank < size_);
-    return data_ + offsets_.regions + rank * offsets_.region_bytes;
+    return regions_ + rank * offsets_.region_bytes;
   }
 
   char* data_;
   int size_;
   uint64_t entry_slots_;
   Offsets offsets_;
+  char* regions_;
+  size_t eager_bytes_;
 };
 
 }  // namespace syncline::shm

@@ -170,6 +170,9 @@ class ShmBackend final : public NodeBackend {
   }
 
  private:
+  absl::StatusOr<int> RunBlocking(const CallContext& context) override {
+    return Dispatch(*this, context);
+  }
   // Of this rank, for errors.
   int own_number() const { return group_.peers().NumberOf(group_.rank()); }
   // Every call goes through one of these two, which tell Abort that it is in flight. There is one
@@ -189,9 +192,7 @@ class ShmBackend final : public NodeBackend {
     return outcome;
   }
   // Where other ranks see it too.
-  base::BiasedCounter& messages_in_flight() {
-    return group_.layout().region(group_.rank()).messages_in_flight;
-  }
+  base::BiasedCounter& messages_in_flight() { return group_.own_region().messages_in_flight; }
 
   // Of `body`, an absl::Status or absl::StatusOr.
   template <typename Body>

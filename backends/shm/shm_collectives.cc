@@ -55,7 +55,7 @@ absl::Status ShmCollectives::AwaitOthers(Counter counter, uint64_t value,
 }
 
 void ShmCollectives::Advance(Counter counter, uint64_t value) {
-  RankRegion& own = layout_.region(rank());
+  RankRegion& own = group_.own_region();
   // Pairs with the acquire load in Await. Of chunks_written it publishes the data; of chunks_read
   // it says that this rank's reads are over, so that the buffers may be written again.
   (own.*counter).store(value, std::memory_order_release);
@@ -67,7 +67,7 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
                                            const Body& body) {
   CollectiveEntry entry(entry_ring_, context, bytes);
   const absl::Status status = body(entry);
-  RecordCall(context, layout_.region(rank()).last_call);
+  RecordCall(context, group_.own_region().last_call);
   entry_ring_.Finish();
   PrefetchNext(entry);
   return status;
@@ -76,11 +76,11 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
 // The next collective is likely to be of the same size. To fetch the lines that it will write is
 // free now, and nobody needs their content any more.
 void ShmCollectives::PrefetchNext(const CollectiveEntry& entry) {
-  PrefetchToWrite(&layout_.entry_slot(rank(), entry_ring_.number() + kFetchedEntrySlots));
+  PrefetchToWrite(&entry_ring_.OwnSlot(entry_ring_.number() + kFetchedEntrySlots));
   const size_t bytes = entry.staged_bytes();
   if (bytes == 0 || !entry_ring_.eager_ring().IsSmall(bytes)) return;
   const char* const buffer =
-      layout_.eager_buffer(rank(), entry_ring_.eager_ring().NextSmall(entry.is_ahead()));
+      entry_ring_.OwnBuffer(entry_ring_.eager_ring().NextSmall(entry.is_ahead()));
   for (size_t at = 0; at < bytes; at += base::kCacheLine) PrefetchToWrite(buffer + at);
 }
 

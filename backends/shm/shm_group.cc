@@ -19,6 +19,7 @@ ShmGroup::ShmGroup(char* memory, backends::PeerTable peers, backends::PeerProces
       processes_(std::move(processes)),
       layout_(memory, peers_.size()),
       rank_(peers_.rank()),
+      own_region_(layout_.region(rank_)),
       failure_cell_(layout_, peers_),
       watchdog_(layout_, peers_, processes_, failure_cell_),
       waiter_(layout_, peers_, failure_cell_, watchdog_),

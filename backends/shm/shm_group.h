@@ -32,6 +32,7 @@ class ShmGroup {
   int rank() const { return rank_; }
   const backends::PeerTable& peers() const { return peers_; }
   const SegmentLayout& layout() const { return layout_; }
+  RankRegion& own_region() const { return own_region_; }
   Waiter& waiter() { return waiter_; }
   FailureCell& failure_cell() { return failure_cell_; }
   const CrossMemory& cross_memory() const { return cross_memory_; }
@@ -69,6 +70,7 @@ class ShmGroup {
   backends::PeerProcesses processes_;
   const SegmentLayout layout_;
   const int rank_;
+  RankRegion& own_region_;
   // Follows `rank_`: every call reads the first fields of both.
   FailureCell failure_cell_;
   PeerWatchdog watchdog_;

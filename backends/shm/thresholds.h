@@ -155,6 +155,7 @@ inline constexpr int kMessageSpins = 32;
 inline constexpr int kFewMessageSpins = 4;
 inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.
 inline constexpr int kPauseSpins = 32;                // Of Waiter::Pause: a third of a microsecond.
+inline constexpr int kPauseTrialInterval = 64;        // Waits: see EntryRing::LetGoAhead.
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
 // Where ranks share cores, who yields still has its share of the core. In gather and scatter over
