@@ -52,6 +52,7 @@ _SANITIZER_DEPS = select({
 # for code that reads what strangers send. Sanitizers and debuggers want the code as it is written.
 HOT_PATH_COPTS = select({
     "//bazel:asan": [],
+    "//bazel:fuzz": [],
     "//bazel:tsan": [],
     "//bazel:ubsan": [],
     "//conditions:default": [

@@ -2,6 +2,7 @@
 #ifndef SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_
 #define SYNCLINE_BACKENDS_COMMON_TYPED_BACKEND_H_
 
+#include "absl/base/attributes.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -53,7 +54,8 @@ class TypedBackend : public group::BlockingBackend {
   // The one switch over all operations. A final class whose calls are short passes itself, in a
   // RunBlocking of its own: its functions are then called directly, or inlined.
   template <typename TheBackend>
-  static absl::StatusOr<int> Dispatch(TheBackend& backend, const CallContext& context);
+  ABSL_ATTRIBUTE_ALWAYS_INLINE static inline absl::StatusOr<int> Dispatch(
+      TheBackend& backend, const CallContext& context);
   absl::StatusOr<int> RunBlocking(const CallContext& context) override {
     return Dispatch(*this, context);
   }
@@ -68,7 +70,7 @@ class TypedBackend : public group::BlockingBackend {
 };
 
 template <typename TheBackend>
-absl::StatusOr<int> TypedBackend::Dispatch(TheBackend& backend, const CallContext& context) {
+inline absl::StatusOr<int> TypedBackend::Dispatch(TheBackend& backend, const CallContext& context) {
   const Collective& call = *context.collective;
   const int peer = call.peer;
   absl::Status status;

@@ -58,7 +58,7 @@ class CollectiveEntry {
   // Where this rank stages `bytes` before Exchange, and where those of another are after it.
   // `ahead`: Exchange will not wait for those that read them. Errors: those of Waiter::Await, as
   // other ranks may still read what was there.
-  absl::StatusOr<char*> Stage(size_t bytes, bool ahead) {
+  ABSL_ATTRIBUTE_ALWAYS_INLINE absl::StatusOr<char*> Stage(size_t bytes, bool ahead) {
     if (is_inline_) return InlineData(bytes);
     return StageInBuffer(bytes, ahead, InlineData(sizeof(size_t)));
   }

@@ -126,7 +126,7 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
   const bool may_doze = group_.waiter().is_oversubscribed() && context.takes_from_one &&
                         context.call.step_of != nullptr;
   if (!may_doze) {
-    LetGoAhead(rank);
+    if (they_give_ && HasRoot(context.call.collective->kind)) LetGoAhead(rank);
     SYNCLINE_RETURN_IF_ERROR(
         group_.waiter().Await(region.collective_event, rank, context, is_there));
     they_give_ = !slot.meets();
@@ -139,14 +139,14 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
 }
 
 void EntryRing::LetGoAhead(int rank) {
-  if (!they_give_) return;
   if (until_pause_ > 0) {
     --until_pause_;
     return;
   }
-  group_.waiter().Pause();
-  const bool is_ahead = SlotOf(rank, number_ + 1).number() == number_ + 1;
-  until_pause_ = is_ahead ? 0 : kPauseTrialInterval;
+  for (int i = 0; i < kPausesToLetGoAhead; ++i) group_.waiter().Pause();
+  // Not the next: to that one it may have come to take data of this rank, for which it then waits.
+  const uint64_t further = number_ + 2;
+  until_pause_ = SlotOf(rank, further).number() == further ? 0 : kPauseTrialInterval;
 }
 
 void EntryRing::LookAtOther() {

@@ -169,10 +169,11 @@ class EntryRing {
     compared_ = number_;
   }
   absl::Status AwaitEntryOf(int rank, const WaitContext& context);
-  // Before this rank waits for the entry of `rank`. If that one gives call after call, who is
-  // faster than it and looks for each entry takes the line away from it each time, which makes both
-  // slower by half: so this one looks away for a moment, after which it has some entries to take.
-  // It goes on so while that is the case, and else tries again every kPauseTrialInterval waits.
+  // Before this rank waits for the entry of `rank`, which did not wait in the last call that this
+  // rank waited in. If that one gives call after call, who is faster than it and looks for each
+  // entry takes the line away from it each time, which makes both slower by half: so this one looks
+  // away for a moment, after which it has some entries to take. It goes on so while that is the
+  // case, and else tries again every kPauseTrialInterval waits.
   void LetGoAhead(int rank);
   // Of two ranks: learns what the other has compared.
   void LookAtOther();

@@ -155,7 +155,11 @@ inline constexpr int kMessageSpins = 32;
 inline constexpr int kFewMessageSpins = 4;
 inline constexpr int kMessageSpinTrialInterval = 16;  // Waits.
 inline constexpr int kPauseSpins = 32;                // Of Waiter::Pause: a third of a microsecond.
-inline constexpr int kPauseTrialInterval = 64;        // Waits: see EntryRing::LetGoAhead.
+
+// Of EntryRing::LetGoAhead: pauses, in which a rank that gives small data call after call makes
+// three calls or more, also where the cores share no cache; and waits between trials.
+inline constexpr int kPausesToLetGoAhead = 2;
+inline constexpr int kPauseTrialInterval = 128;
 inline constexpr auto kYieldTime = std::chrono::milliseconds(1);
 
 // Where ranks share cores, who yields still has its share of the core. In gather and scatter over

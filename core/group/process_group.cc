@@ -679,12 +679,6 @@ absl::Status ProcessGroup::Impl::Concluded(absl::Status status) {
 
 group::OperationQueue& ProcessGroup::Impl::QueueOfMessage(
     Queues& queues, const Collective& collective, std::shared_ptr<group::OperationQueue>& keep) {
-  std::atomic<group::OperationQueue*>* const untagged = UntaggedQueueOf(queues, collective);
-  if (untagged != nullptr) {
-    // Pairs with the release store below.
-    group::OperationQueue* const known = untagged->load(std::memory_order_acquire);
-    if (ABSL_PREDICT_TRUE(known != nullptr)) return *known;
-  }
   std::vector<std::shared_ptr<group::OperationQueue>>
       dropped;  // Destroyed unlocked: their threads end.
   absl::MutexLock lock(&queues.mutex);
@@ -696,6 +690,7 @@ group::OperationQueue& ProcessGroup::Impl::QueueOfMessage(
     queue = std::make_shared<group::OperationQueue>(counter);
   }
   keep = queue;
+  std::atomic<group::OperationQueue*>* const untagged = UntaggedQueueOf(queues, collective);
   if (untagged != nullptr) untagged->store(queue.get(), std::memory_order_release);
   if (queues.p2p.size() > queues.to_keep) DropIdleQueues(queues, dropped);
   return *keep;

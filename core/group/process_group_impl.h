@@ -186,6 +186,12 @@ class ProcessGroup::Impl {
   group::OperationQueue& QueueIn(Queues& queues, const Collective& collective,
                                  std::shared_ptr<group::OperationQueue>& keep) {
     if (ABSL_PREDICT_TRUE(!IsP2p(collective.kind))) return *queues.collectives;
+    std::atomic<group::OperationQueue*>* const untagged = UntaggedQueueOf(queues, collective);
+    if (ABSL_PREDICT_TRUE(untagged != nullptr)) {
+      // Pairs with the release store in QueueOfMessage.
+      group::OperationQueue* const known = untagged->load(std::memory_order_acquire);
+      if (ABSL_PREDICT_TRUE(known != nullptr)) return *known;
+    }
     return QueueOfMessage(queues, collective, keep);
   }
   group::OperationQueue& QueueOfMessage(Queues& queues, const Collective& collective,

@@ -140,7 +140,8 @@ struct Collective {
   // of the same types and sizes, are needed on all ranks. Null otherwise.
   std::shared_ptr<const std::vector<Tensor>> user_tensors;
 
-  // Makes the collective hold its tensors: those that it has, or others.
+  // Makes the collective hold its tensors: those that it has, or others. Pointers to those that it
+  // held before are no longer good.
   void Own();
   void OwnTensor(Tensor owned);
   void OwnOutputs(std::vector<Tensor> list);

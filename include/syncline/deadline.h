@@ -79,10 +79,13 @@ class Deadline {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
   }
 
-  // What is longer than three hundred years counts as infinite. A negative one is kept so far from
-  // the end of the range that the time that has passed can be taken from it.
+  // What is longer than three hundred years counts as infinite, and what is shorter than a
+  // nanosecond as one. A negative timeout is kept so far from the end of the range that the time
+  // that has passed can be taken from it.
   static int64_t NanosecondsOf(absl::Duration timeout) {
-    return std::max(absl::ToInt64Nanoseconds(timeout), std::numeric_limits<int64_t>::min() / 2);
+    const int64_t ns = absl::ToInt64Nanoseconds(timeout);
+    if (ns == 0 && timeout > absl::ZeroDuration()) return 1;
+    return std::max(ns, std::numeric_limits<int64_t>::min() / 2);
   }
   static absl::Duration DurationOf(int64_t ns) {
     return ns == kInfiniteNs ? absl::InfiniteDuration() : absl::Nanoseconds(ns);
