@@ -43,7 +43,7 @@ int64_t Largest(int64_t splits) { return splits < 0 ? ~splits : splits; }
 }  // namespace
 
 absl::Status CollectiveEntry::TakeFrom(int rank, const backends::CallFingerprint& own) {
-  ring_.FetchFrom(rank);
+  ring_.FetchFrom(rank, has_two_lines_);
   context_.takes_from_one = true;
   SYNCLINE_ASSIGN_OR_RETURN(const bool agrees, ring_.AwaitEntry(rank, own, context_));
   if (ABSL_PREDICT_TRUE(agrees)) {

@@ -42,8 +42,7 @@ inline constexpr int kNoRank = -2;
 //   ring.Finish();
 class CollectiveEntry {
  public:
-  static_assert(kInlineMaxBytes <= kFewBytes);
-  static constexpr size_t kInlineBytesAfterSplits = kInlineMaxBytes - sizeof(int64_t);
+  static constexpr size_t kInlineBytesAfterSplits = kInlineEntryMaxBytes - sizeof(int64_t);
 
   // Enters the next collective of the group. The ranks that stage have up to `bytes`: inline in the
   // entry slot if they fit there, else in an eager buffer.
@@ -52,7 +51,8 @@ class CollectiveEntry {
         group_(ring.group()),
         layout_(group_.layout()),
         context_{call, call.deadline, ring.Begin()},
-        is_inline_(bytes <= kInlineMaxBytes),
+        is_inline_(bytes <= kInlineEntryMaxBytes),
+        has_two_lines_(is_inline_ && bytes > kInlineMaxBytes),
         must_meet_(ring.compares_at_once() || call.meets || HasMoreThanItsFingerprint(call)) {}
 
   // Where this rank stages `bytes` before Exchange, and where those of another are after it.
@@ -118,6 +118,7 @@ class CollectiveEntry {
   // The bytes in an eager buffer that this rank has staged, and whether it has gone ahead.
   size_t staged_bytes() const { return staged_bytes_; }
   bool is_ahead() const { return is_ahead_; }
+  bool has_two_lines() const { return has_two_lines_; }
 
  private:
   // Whether messages quote more of the call than its fingerprint shows. Ranks meet in such calls,
@@ -149,7 +150,7 @@ class CollectiveEntry {
   void Publish(const backends::CallFingerprint& fingerprint, bool meets) {
     EntrySlot& slot = ring_.OwnSlot(context_.number);
     slot.content.fingerprint = fingerprint;
-    CopyWords(slot.content.inline_data, inline_data_, inline_bytes_);
+    CopyFew(slot.content.inline_data, inline_data_, inline_bytes_);
     // Pairs with the acquire load in EntrySlot::number, on the other ranks: they see the content
     // and all staged data.
     slot.stamp.store(EntrySlot::Stamp(context_.number, meets), std::memory_order_release);
@@ -171,13 +172,14 @@ class CollectiveEntry {
   const SegmentLayout& layout_;
   WaitContext context_;
   const bool is_inline_;
+  const bool has_two_lines_;  // The data need the second line of the slot.
   const bool must_meet_;
   size_t staged_bytes_ = 0;
   bool is_ahead_ = false;
   size_t inline_bytes_ = 0;
   // Goes to the slot in Exchange: others look at that line all the time, and every write to it
   // before would cost a transfer between caches.
-  alignas(uint64_t) char inline_data_[kInlineMaxBytes];
+  alignas(uint64_t) char inline_data_[kInlineEntryMaxBytes];
 };
 
 }  // namespace syncline::shm

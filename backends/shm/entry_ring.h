@@ -94,9 +94,11 @@ class EntryRing {
   // Call it before AwaitEntry if this rank waits for `rank` alone, which may be ahead. If it is,
   // its next entries are fetched: one at a time, each would take as long as several small
   // collectives. An entry that is not there yet is better left to its owner.
-  void FetchFrom(int rank) const {
+  void FetchFrom(int rank, bool two_lines) const {
     if (SlotOf(rank, number_).number() != number_) return;
-    __builtin_prefetch(&SlotOf(rank, number_ + kFetchedEntrySlots));
+    const EntrySlot& slot = SlotOf(rank, number_ + kFetchedEntrySlots);
+    __builtin_prefetch(&slot);
+    if (two_lines) __builtin_prefetch(slot.second_line());
   }
 
   // Call it when the entries of all ranks to the collective that has begun are there and agree.

@@ -23,13 +23,13 @@
 namespace syncline::shm {
 
 // A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
-// kInlineMaxBytes bytes, else where they are. Written by the owner, read by all. Two calls match
+// kInlineEntryMaxBytes bytes, else where they are. Written by the owner, read by all. Two calls match
 // if, and only if, their fingerprints are equal (all_to_all compares its splits too: see
 // collective_entry.h).
-struct alignas(base::kCacheLine) EntrySlot {
+struct alignas(2 * base::kCacheLine) EntrySlot {
   struct Content {
     backends::CallFingerprint fingerprint;
-    char inline_data[kInlineMaxBytes];
+    char inline_data[kInlineEntryMaxBytes];
   };
 
   static constexpr uint64_t Stamp(uint64_t number, bool meets) { return 2 * number + meets; }
@@ -44,8 +44,12 @@ struct alignas(base::kCacheLine) EntrySlot {
   // is valid for this collective alone.
   std::atomic<uint64_t> stamp;
   Content content;
+
+  const char* second_line() const { return content.inline_data + kInlineMaxBytes; }
 };
-static_assert(sizeof(EntrySlot) == base::kCacheLine, "one line carries a small operation");
+static_assert(sizeof(EntrySlot) == 2 * base::kCacheLine, "one line carries a very small operation");
+static_assert(offsetof(EntrySlot, content.inline_data) + kInlineMaxBytes == base::kCacheLine,
+              "what one line has room for");
 
 // Where other ranks find a tensor that they may read by direct access. Stands in the inline data of
 // an entry slot: a collective that stages nothing has room for it there.
@@ -63,7 +67,7 @@ struct BufferHandle {
   int32_t descriptor;  // Of the memory, in the owner's process.
   uint32_t flags;
 };
-static_assert(sizeof(BufferHandle) == kInlineMaxBytes, "fills the inline data");
+static_assert(sizeof(BufferHandle) == kInlineMaxBytes, "fits one line of an entry");
 
 // What a BufferHandle has no room for: the identity of memory to map, and what to unmap.
 struct alignas(base::kCacheLine) Registration {

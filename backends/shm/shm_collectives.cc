@@ -76,7 +76,9 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
 // The next collective is likely to be of the same size. To fetch the lines that it will write is
 // free now, and nobody needs their content any more.
 void ShmCollectives::PrefetchNext(const CollectiveEntry& entry) {
-  PrefetchToWrite(&entry_ring_.OwnSlot(entry_ring_.number() + kFetchedEntrySlots));
+  const EntrySlot& slot = entry_ring_.OwnSlot(entry_ring_.number() + kFetchedEntrySlots);
+  PrefetchToWrite(&slot);
+  if (entry.has_two_lines()) PrefetchToWrite(slot.second_line());
   const size_t bytes = entry.staged_bytes();
   if (bytes == 0 || !entry_ring_.eager_ring().IsSmall(bytes)) return;
   const char* const buffer =

@@ -29,7 +29,7 @@ namespace syncline::shm {
 // those whose data it gets: the root of broadcast and scatter, and the others in reduce and gather,
 // go on at once. In all other ways ranks wait for each other there. How the data move depends on N,
 // a number of bytes:
-//   inline       N <= kInlineMaxBytes: in the entry slot itself. collective_entry.h.
+//   inline       N <= kInlineEntryMaxBytes: in the entry slot itself. collective_entry.h.
 //   eager        N <= eager(): ranks stage all their data in an eager buffer before the exchange,
 //                which is the only wait while buffers are free; up to sizes().small_eager in a small
 //                buffer, above in the ring of large ones. collective_entry.h, EagerRing of
@@ -156,7 +156,7 @@ class ShmCollectives {
   // The bytes that blocks of up to `largest` take in an entry slot or eager buffer: each, and all
   // of them, or 0 if these are too many.
   size_t BlockSizeFor(size_t largest) const {
-    return largest * others() <= kInlineMaxBytes
+    return largest * others() <= kInlineEntryMaxBytes
                ? largest
                : (largest + base::kCacheLine - 1) / base::kCacheLine * base::kCacheLine;
   }

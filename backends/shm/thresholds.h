@@ -26,6 +26,10 @@ namespace syncline::shm {
 // of its cache line.
 inline constexpr size_t kInlineMaxBytes = 24;
 
+// An entry slot has a second line, for data of up to so many bytes. Processors fetch it with the
+// first, and it takes no buffer to be chosen.
+inline constexpr size_t kInlineEntryMaxBytes = kInlineMaxBytes + 64;
+
 // Up to here a rank stages its data in one of its two small eager buffers, which stay in the cache
 // and are fetched again at the end of the call before. It is a page.
 inline constexpr size_t kSmallEagerMaxBytes = 4 << 10;
@@ -203,7 +207,7 @@ inline constexpr size_t kLargeEagerBuffers = 4;
 // The small eager buffers of the largest size for which the ring of a rank has room that gives data
 // without waiting for those that take them; and the most that all ranks together spend on these.
 inline constexpr size_t kSmallEagerRingBuffers = 8;
-inline constexpr size_t kSmallEagerRingsBytes = 2 << 20;
+inline constexpr size_t kSmallEagerRingsBytes = 1 << 20;
 
 // ---- How far ranks run ahead ----
 
