@@ -118,7 +118,7 @@ class CollectiveEntry {
   // The bytes in an eager buffer that this rank has staged, and whether it has gone ahead.
   size_t staged_bytes() const { return staged_bytes_; }
   bool is_ahead() const { return is_ahead_; }
-  bool has_two_lines() const { return has_two_lines_; }
+  size_t inline_bytes() const { return inline_bytes_; }
 
  private:
   // Whether messages quote more of the call than its fingerprint shows. Ranks meet in such calls,

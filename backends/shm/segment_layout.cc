@@ -36,7 +36,7 @@ BufferSizes::BufferSizes(int size) {
   const size_t most_eager = large_eager_ring / kLargeEagerBuffers;
   eager = std::min(most_eager, tuning.eager_threshold);
   shared_cores_eager = std::min(most_eager, tuning.shared_cores_eager_threshold);
-  small_eager = std::min(eager, kSmallEagerMaxBytes);
+  small_eager = std::min(eager, Share(kSmallEagersBytes, n, kSmallEagerMaxBytes));
   small_eager_ring =
       std::max(small_eager, Share(kSmallEagerRingsBytes, n, kSmallEagerRingBuffers * small_eager));
   // A chunk has a cache line for each other rank, however many there are: BlockChunksOf relies on

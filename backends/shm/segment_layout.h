@@ -23,8 +23,8 @@
 namespace syncline::shm {
 
 // A rank's entry to one collective: the fingerprint of its call, and its data if they are at most
-// kInlineEntryMaxBytes bytes, else where they are. Written by the owner, read by all. Two calls match
-// if, and only if, their fingerprints are equal (all_to_all compares its splits too: see
+// kInlineEntryMaxBytes bytes, else where they are. Written by the owner, read by all. Two calls
+// match if, and only if, their fingerprints are equal (all_to_all compares its splits too: see
 // collective_entry.h).
 struct alignas(2 * base::kCacheLine) EntrySlot {
   struct Content {

@@ -14,7 +14,7 @@ TEST(SegmentLayoutTest, EveryGroupTakesBoundedMemoryWhoseBuffersAreApart) {
     SCOPED_TRACE(size);
     const size_t bytes = SegmentLayout::BytesFor(size);
     EXPECT_LT(bytes, (size <= 256 ? size_t{90} : size_t{1024}) << 20);
-    alignas(base::kCacheLine) static char origin;
+    alignas(RankRegion) static char origin;
     const SegmentLayout layout(&origin, size);
     const BufferSizes& sizes = layout.sizes();
     std::map<const char*, size_t> ranges;  // By their beginnings.

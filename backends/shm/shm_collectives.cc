@@ -78,7 +78,7 @@ absl::Status ShmCollectives::RunCollective(const CallContext& context, size_t by
 void ShmCollectives::PrefetchNext(const CollectiveEntry& entry) {
   const EntrySlot& slot = entry_ring_.OwnSlot(entry_ring_.number() + kFetchedEntrySlots);
   PrefetchToWrite(&slot);
-  if (entry.has_two_lines()) PrefetchToWrite(slot.second_line());
+  if (entry.inline_bytes() > kInlineMaxBytes) PrefetchToWrite(slot.second_line());
   const size_t bytes = entry.staged_bytes();
   if (bytes == 0 || !entry_ring_.eager_ring().IsSmall(bytes)) return;
   const char* const buffer =

@@ -22,12 +22,11 @@ namespace syncline::shm {
 
 // ---- Where the algorithm changes: collectives ----
 
-// Up to here the data travel in the entry slot or message slot itself: what the other fields leave
-// of its cache line.
+// Up to here the data of a message travel in its slot: what the other fields leave of a cache line.
 inline constexpr size_t kInlineMaxBytes = 24;
 
-// An entry slot has a second line, for data of up to so many bytes. Processors fetch it with the
-// first, and it takes no buffer to be chosen.
+// Up to here those of a collective travel in the entry slot, of two lines: up to kInlineMaxBytes in
+// the first. Processors fetch the second with it, and no buffer has to be chosen.
 inline constexpr size_t kInlineEntryMaxBytes = kInlineMaxBytes + 64;
 
 // Up to here a rank stages its data in one of its two small eager buffers, which stay in the cache
@@ -204,8 +203,10 @@ inline constexpr size_t kMessageSlotsBytes = 4 << 20;
 inline constexpr size_t kMaxLargeEagerRingBytes = 2 << 20;
 inline constexpr size_t kLargeEagerBuffers = 4;
 
-// The small eager buffers of the largest size for which the ring of a rank has room that gives data
-// without waiting for those that take them; and the most that all ranks together spend on these.
+// The most that one of the two small eager buffers takes, of all ranks together. Then the small
+// eager buffers of the largest size for which the ring of a rank has room that gives data without
+// waiting for those that take them; and the most that all ranks together spend on these.
+inline constexpr size_t kSmallEagersBytes = 512 << 10;
 inline constexpr size_t kSmallEagerRingBuffers = 8;
 inline constexpr size_t kSmallEagerRingsBytes = 1 << 20;
 

@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SeveralTakersTest,
 TEST_P(RunAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {
   constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,    OpKind::kGather,
                                OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll};
-  constexpr int64_t kCounts[] = {0, 1, 5, 16, 100, 1000, 5000, 20000};
+  constexpr int64_t kCounts[] = {0, 1, 5, 10, 16, 22, 23, 100, 1000, 5000, 20000};
   const int size = this->size();
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(rank));
