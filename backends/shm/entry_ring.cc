@@ -128,7 +128,7 @@ absl::Status EntryRing::AwaitEntryOf(int rank, const WaitContext& context) {
   if (!may_doze) {
     if (they_give_ && HasRoot(context.call.collective->kind)) LetGoAhead(rank);
     SYNCLINE_RETURN_IF_ERROR(
-        group_.waiter().Await(region.collective_event, rank, context, is_there));
+        group_.waiter().AwaitEntry(region.collective_event, rank, context, is_there));
     they_give_ = !slot.meets();
     return absl::OkStatus();
   }

@@ -38,7 +38,8 @@ bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 // says in its region whether it could.
 Waiter::Waiter(const SegmentLayout& layout, const backends::PeerTable& peers, FailureCell& failure,
                const PeerWatchdog& watchdog)
-    : has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
+    : spin_scores_(std::make_unique<std::atomic<int>[]>(layout.size())),
+      has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
       layout_(layout),
       peers_(peers),
       failure_(failure),
@@ -46,7 +47,7 @@ Waiter::Waiter(const SegmentLayout& layout, const backends::PeerTable& peers, Fa
 
 void Waiter::Configure(bool has_core_for_each_rank, bool needs_fence) {
   needs_fence_ = needs_fence;
-  // Where ranks share cores, to spin would keep the awaited rank from running.
+  // Where ranks share cores, to spin for long would keep the awaited rank from running.
   if (has_core_for_each_rank) spins_ = kSpins;
 }
 

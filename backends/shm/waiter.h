@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include "absl/base/optimization.h"
@@ -59,9 +60,31 @@ class Waiter {
     return SpinAndAwait(spins_, event, rank, context, ready);
   }
 
+  // The same for the entry of one rank into a collective: where ranks share cores, it spins for a
+  // moment, unless that was in vain with this rank. See kSharedCoresSpins.
+  template <typename Ready>
+  absl::Status AwaitEntry(base::EventCount& event, int rank, const WaitContext& context,
+                          const Ready& ready) {
+    if (!is_oversubscribed()) return SpinAndAwait(spins_, event, rank, context, ready);
+    if (ready()) return absl::OkStatus();
+    // Relaxed: it is a guess, which threads may overwrite for each other.
+    std::atomic<int>& spin_score = spin_scores_[rank];
+    const int score = spin_score.load(std::memory_order_relaxed);
+    for (int i = 0; score >= 0 && i < kSharedCoresSpins; ++i) {
+      Relax();
+      if (!ready()) continue;
+      spin_score.store(std::min(score + kSpinGain, kMaxSpinScore), std::memory_order_relaxed);
+      return absl::OkStatus();
+    }
+    // Below 0 it counts the waits up to the next trial.
+    const int next = score < 0 ? score + 1 : score == 0 ? -kSpinTrialInterval : score - 1;
+    spin_score.store(next, std::memory_order_relaxed);
+    return AwaitSlowly(event, rank, context, ready);
+  }
+
   // The same for a message, of one rank: where ranks share cores, it spins for as long as that rank
   // takes to answer if it runs on another core, unless the last waits for messages, of whatever
-  // rank, were in vain. A collective needs all ranks, of which some have no core then.
+  // rank, were in vain.
   template <typename Ready>
   absl::Status AwaitMessage(base::EventCount& event, int rank, const WaitContext& context,
                             const Ready& ready) {
@@ -185,7 +208,8 @@ class Waiter {
   };
 
   int spins_ = 1;
-  std::atomic<int> until_message_spin_{0};  // Waits.
+  std::atomic<int> until_message_spin_{0};           // Waits.
+  std::unique_ptr<std::atomic<int>[]> spin_scores_;  // Of each rank. See Await.
   // Of waits for a root that yielded for kLongWait: how many times kVeryLongWait they went on for,
   // less the number of those that did not, since it was last 0.
   std::atomic<int> long_wait_score_{0};
