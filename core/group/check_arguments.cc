@@ -217,22 +217,30 @@ Extent ExtentOf(const Tensor& tensor) {
   return {begin, begin + tensor.nbytes()};
 }
 
-// Whether `list` has a tensor like `model` for each rank, and CheckList finds nothing wrong with
-// them. Requires that IsAcceptable is true of `model`, which is on the CPU and may be written. If
-// so sets `extent`, of the whole list.
-bool IsPlainList(absl::Span<const Tensor> list, const Tensor& model, const Limits& limits,
-                 Extent& extent) {
+// `model` is on the CPU, contiguous, and may be written.
+bool IsLike(const Tensor& tensor, const Tensor& model) {
+  return tensor.numel() == model.numel() && tensor.dtype() == model.dtype() &&
+         tensor.device().type == DeviceType::kCpu && tensor.is_contiguous() &&
+         tensor.access() == Access::kReadWrite;
+}
+
+// Whether a list of `collective` has a tensor like `model` for each rank, and CheckList finds
+// nothing wrong with them. Requires that IsAcceptable is true of `model`, which is on the CPU and
+// may be written. If so sets `extent`, of the whole list.
+bool IsPlainList(const Collective& collective, absl::Span<const Tensor> list, const Tensor& model,
+                 const Limits& limits, Extent& extent) {
   constexpr size_t kMaxCompared = 64;
   if (list.size() != static_cast<size_t>(limits.size) || model.numel() == 0) return false;
   const size_t bytes = model.nbytes();
   extent = {list[0].data_as<char>(), list[0].data_as<char>()};
+  if (collective.has_equal_parts) {
+    extent.end += list.size() * bytes;
+    return IsLike(list[0], model);
+  }
   for (size_t r = 0; r < list.size(); ++r) {
     const Tensor& tensor = list[r];
     const char* const begin = tensor.data_as<char>();
-    const bool is_like = tensor.numel() == model.numel() && tensor.dtype() == model.dtype() &&
-                         tensor.device().type == DeviceType::kCpu && tensor.is_contiguous() &&
-                         tensor.access() == Access::kReadWrite;
-    if (!is_like) return false;
+    if (!IsLike(tensor, model)) return false;
     if (begin >= extent.end) {
       extent.end = begin + bytes;
     } else if (begin + bytes <= extent.begin) {
@@ -268,11 +276,11 @@ ABSL_ATTRIBUTE_NOINLINE bool HasPlainListOfParts(const Collective& collective,
       list = collective.kind == OpKind::kGather ? collective.outputs : collective.inputs;
       if (collective.peer != limits.rank) return list.empty();
       break;
-    default:
+    default:  // HasListOfParts is false of these.
       return true;
   }
   Extent whole;
-  if (!IsPlainList(list, tensor, limits, whole)) return false;
+  if (!IsPlainList(collective, list, tensor, limits, whole)) return false;
   const Extent extent = ExtentOf(tensor);
   return tensor.data() == list[rank].data() || AreApart(whole, extent) ||
          absl::c_all_of(list, [&](const Tensor& part) { return AreApart(ExtentOf(part), extent); });
@@ -286,8 +294,9 @@ ABSL_ATTRIBUTE_NOINLINE bool HasPlainLists(const Collective& collective,
   Extent inputs, outputs;
   return model.device().type == DeviceType::kCpu &&
          IsAcceptable(model, Access::kReadWrite, capabilities) &&
-         IsPlainList(collective.inputs, model, limits, inputs) &&
-         IsPlainList(collective.outputs, model, limits, outputs) && AreApart(inputs, outputs);
+         IsPlainList(collective, collective.inputs, model, limits, inputs) &&
+         IsPlainList(collective, collective.outputs, model, limits, outputs) &&
+         AreApart(inputs, outputs);
 }
 
 // Whether nothing is wrong with the tensor of a call. Almost all tensors may be written, so this

@@ -31,6 +31,7 @@ void Collective::OwnTensor(Tensor owned) {
 void Collective::OwnOutputs(std::vector<Tensor> list) {
   Owned next = owned_ != nullptr ? *owned_ : Owned();
   next.outputs = std::move(list);
+  has_equal_parts = false;
   if (next.outputs.empty()) outputs = {};
   Hold(std::move(next));
 }
@@ -38,6 +39,7 @@ void Collective::OwnOutputs(std::vector<Tensor> list) {
 void Collective::OwnInputs(std::vector<Tensor> list) {
   Owned next = owned_ != nullptr ? *owned_ : Owned();
   next.inputs = std::move(list);
+  has_equal_parts = false;
   if (next.inputs.empty()) inputs = {};
   Hold(std::move(next));
 }

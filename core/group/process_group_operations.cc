@@ -28,6 +28,7 @@ Result GatherInParts(const Tensor& output, const Tensor& input, int size, bool e
   const absl::Status fits = group::SplitEqually(output, "output", input, "input", size, outputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::AllGather(outputs.list(), input);
+  collective.has_equal_parts = true;
   collective.user_name = kName;
   return use(collective);
 }
@@ -40,6 +41,7 @@ Result ReduceScatterInParts(const Tensor& output, const Tensor& input, ReduceOp 
   const absl::Status fits = group::SplitEqually(input, "input", output, "output", size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::ReduceScatter(output, inputs.list(), op, factor);
+  collective.has_equal_parts = true;
   collective.user_name = kName;
   return use(collective);
 }
@@ -57,6 +59,7 @@ Result AllToAllInParts(const Tensor& output, const Tensor& input,
   if (fits.ok()) fits = group::SplitRows(input, "input", input_splits, size, inputs);
   if (!fits.ok()) return Annotate(fits, kName);
   Collective collective = Collective::AllToAll(outputs.list(), inputs.list());
+  collective.has_equal_parts = output_splits.empty() && input_splits.empty();
   collective.user_name = kName;
   return use(collective);
 }

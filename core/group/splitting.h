@@ -45,7 +45,15 @@ class Parts {
   }
   // Adds the first `size` parts of `whole` of `count` elements each.
   void AddEach(const Tensor& whole, int64_t count, int size) {
-    for (int i = 0; i < size; ++i) Add(whole, i * count, count);
+    if (owner_ == Owner::kEachPart) {
+      for (int i = 0; i < size; ++i) Add(whole, i * count, count);
+      return;
+    }
+    whole.CheckedOffset(0, size * count);  // Then each part is inside, too.
+    for (int i = 0; i < size; ++i) {
+      new (&parts_[size_ + i]) Tensor(whole, i * count, count, nullptr);
+    }
+    size_ += size;
   }
 
   absl::Span<const Tensor> list() const { return {size_ == 0 ? nullptr : At(0), size_}; }

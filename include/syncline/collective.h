@@ -133,6 +133,9 @@ struct Collective {
   const Tensor* tensor = nullptr;
   absl::Span<const Tensor> outputs;  // all_gather, all_to_all; gather on the root.
   absl::Span<const Tensor> inputs;   // reduce_scatter, all_to_all; scatter on the root.
+  // Whether each list is the equal parts of one contiguous tensor, in order, as the forms on one
+  // tensor in place of a list pass them. The first part then tells of all of them.
+  bool has_equal_parts = false;
 
   // What the user called, where that is not the kind: "broadcast_coalesced". A literal.
   absl::string_view user_name;
