@@ -150,12 +150,13 @@ inline constexpr int kRememberedTrials = 8;
 // A wait spins so many times, some microseconds, where every rank can have a core of its own; then
 // yields for so long, which costs less than to sleep and be woken; then sleeps.
 inline constexpr int kSpins = 300;
-// Of a wait for the entry of a rank where ranks share cores: a third of a microsecond. A rank that
-// runs on another core often enters the next call within that, and this one then goes on without
-// giving up its core; one that shares this one's never does. So each rank has a score, which a wait
-// that was worth it raises by kSpinGain, up to kMaxSpinScore, and one that was not lowers by 1.
-// Below 0 the next kSpinTrialInterval waits for that rank yield at once. With 4 ranks on 2 cores
-// small collectives in which all wait for all take 0.8 of the time so, with 3 ranks 1.0 to 1.05.
+// Of a wait for the entry of a rank where ranks share cores: a third of a microsecond on Zen. A
+// rank that runs on another core often enters the next call within that, and this one then goes on
+// without giving up its core; one that shares this one's never does. So each rank has a score,
+// which a wait that was worth it raises by kSpinGain, up to kMaxSpinScore, and one that was not
+// lowers by 1. Below 0 the next kSpinTrialInterval waits for that rank yield at once. With 4 ranks
+// on 2 cores small collectives in which all wait for all take 0.8 of the time so, with 3 ranks 1.0
+// to 1.05.
 inline constexpr int kSharedCoresSpins = 16;
 inline constexpr int kSpinGain = 2;
 inline constexpr int kMaxSpinScore = 8;

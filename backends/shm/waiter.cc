@@ -38,7 +38,7 @@ bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 
 // says in its region whether it could.
 Waiter::Waiter(const SegmentLayout& layout, const backends::PeerTable& peers, FailureCell& failure,
                const PeerWatchdog& watchdog)
-    : spin_scores_(std::make_unique<std::atomic<int>[]>(layout.size())),
+    : spin_scores_(layout.size()),
       has_membarrier_(Membarrier(MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED)),
       layout_(layout),
       peers_(peers),

@@ -7,8 +7,8 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/base/optimization.h"
 #include "absl/functional/function_ref.h"
@@ -24,9 +24,10 @@
 
 namespace syncline::shm {
 
-// A wait spins while every rank can have a core of its own, then yields its core for a moment, then
-// sleeps on a futex. It ends when the condition holds, the deadline passes, the group fails, a peer
-// leaves or dies, or the thread is interrupted.
+// A wait spins for some microseconds where every rank can have a core of its own, and for less than
+// one, if that has helped, where not; then yields its core for a moment; then sleeps on a futex. It
+// ends when the condition holds, the deadline passes, the group fails, a peer leaves or dies, or
+// the thread is interrupted.
 //
 // Thread-safe once Configure has returned. Borrows all that it is made of.
 //
@@ -61,24 +62,23 @@ class Waiter {
   }
 
   // The same for the entry of one rank into a collective: where ranks share cores, it spins for a
-  // moment, unless that was in vain with this rank. See kSharedCoresSpins.
+  // moment, unless that was in vain with this rank. See kSharedCoresSpins. For the thread of
+  // collectives.
   template <typename Ready>
   absl::Status AwaitEntry(base::EventCount& event, int rank, const WaitContext& context,
                           const Ready& ready) {
     if (!is_oversubscribed()) return SpinAndAwait(spins_, event, rank, context, ready);
     if (ready()) return absl::OkStatus();
-    // Relaxed: it is a guess, which threads may overwrite for each other.
-    std::atomic<int>& spin_score = spin_scores_[rank];
-    const int score = spin_score.load(std::memory_order_relaxed);
-    for (int i = 0; score >= 0 && i < kSharedCoresSpins; ++i) {
+    int& score = spin_scores_[rank];
+    const bool spins = score >= 0;
+    for (int i = 0; spins && i < kSharedCoresSpins; ++i) {
       Relax();
       if (!ready()) continue;
-      spin_score.store(std::min(score + kSpinGain, kMaxSpinScore), std::memory_order_relaxed);
+      score = std::min(score + kSpinGain, kMaxSpinScore);
       return absl::OkStatus();
     }
     // Below 0 it counts the waits up to the next trial.
-    const int next = score < 0 ? score + 1 : score == 0 ? -kSpinTrialInterval : score - 1;
-    spin_score.store(next, std::memory_order_relaxed);
+    score = !spins ? score + 1 : score == 0 ? -kSpinTrialInterval : score - 1;
     return AwaitSlowly(event, rank, context, ready);
   }
 
@@ -208,8 +208,8 @@ class Waiter {
   };
 
   int spins_ = 1;
-  std::atomic<int> until_message_spin_{0};           // Waits.
-  std::unique_ptr<std::atomic<int>[]> spin_scores_;  // Of each rank. See Await.
+  std::atomic<int> until_message_spin_{0};  // Waits.
+  std::vector<int> spin_scores_;            // Of each rank. See AwaitEntry.
   // Of waits for a root that yielded for kLongWait: how many times kVeryLongWait they went on for,
   // less the number of those that did not, since it was last 0.
   std::atomic<int> long_wait_score_{0};

@@ -235,7 +235,7 @@ bool IsPlainList(const Collective& collective, absl::Span<const Tensor> list, co
   extent = {list[0].data_as<char>(), list[0].data_as<char>()};
   if (collective.has_equal_parts) {
     extent.end += list.size() * bytes;
-    return IsLike(list[0], model);
+    return list[0].data() != nullptr && IsLike(list[0], model);
   }
   for (size_t r = 0; r < list.size(); ++r) {
     const Tensor& tensor = list[r];

@@ -34,11 +34,25 @@ class AnyCall {
     memory_at_ = memory_ + Draw(4) * 8;
     dtype_ = OneIn(2) ? DType::kFloat32 : DType::kInt64;
     count_ = OneIn(8) ? 0 : 1 + Draw(5);
-    tensor_ = AnyTensor();
-    inputs_ = AnyList(size);
-    outputs_ = AnyList(size);
+    tensor_ = AnyTensor(count_);
+    const bool has_equal_parts = OneIn(3);
+    inputs_ = has_equal_parts ? AnyEqualParts(size) : AnyList(size);
+    outputs_ = has_equal_parts ? AnyEqualParts(size) : AnyList(size);
     std::vector<Tensor>& list = OneIn(2) ? inputs_ : outputs_;
-    if (OneIn(3) && rank < static_cast<int>(list.size())) list[rank] = tensor_;  // In place.
+    if (OneIn(3) && rank < static_cast<int>(list.size())) {  // In place.
+      (has_equal_parts ? tensor_ : list[rank]) = has_equal_parts ? list[rank] : tensor_;
+    }
+    Collective call = AnyOf(rank, size);
+    call.has_equal_parts = has_equal_parts;
+    return call;
+  }
+
+ private:
+  int Draw(int end) { return static_cast<int>(random_() % static_cast<uint32_t>(end)); }
+  bool OneIn(int chances) { return Draw(chances) == 0; }
+
+  // Of the tensors drawn last.
+  Collective AnyOf(int rank, int size) {
     const int peer = OneIn(10) ? Draw(2 * size + 2) - size : Draw(size);
     const ReduceOp ops[] = {ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kAvg, ReduceOp::kBor,
                             ReduceOp::kPremulSum};
@@ -77,14 +91,10 @@ class AnyCall {
     }
   }
 
- private:
-  int Draw(int end) { return static_cast<int>(random_() % static_cast<uint32_t>(end)); }
-  bool OneIn(int chances) { return Draw(chances) == 0; }
-
   // Behind the one before, as a rule.
-  Tensor AnyTensor() {
+  Tensor AnyTensor(int64_t count) {
     const DType dtype = OneIn(20) ? DType::kInt8 : dtype_;
-    const int64_t count = OneIn(20) ? count_ + 1 : count_;
+    if (OneIn(20)) ++count;
     if (OneIn(20)) memory_at_ = memory_ + Draw(100) * 8;
     char* const data = memory_at_;
     memory_at_ += count * 8;
@@ -99,8 +109,18 @@ class AnyCall {
   std::vector<Tensor> AnyList(int size) {
     std::vector<Tensor> list;
     const int length = OneIn(20) ? Draw(size + 2) : size;
-    for (int i = 0; i < length; ++i) list.push_back(AnyTensor());
+    for (int i = 0; i < length; ++i) list.push_back(AnyTensor(count_));
     return list;
+  }
+  std::vector<Tensor> AnyEqualParts(int size) {
+    const int64_t part = OneIn(20) ? count_ + 1 : count_;
+    Tensor whole;
+    do {
+      whole = AnyTensor(size * part);
+    } while (!whole.is_contiguous() || whole.numel() < size * part);
+    std::vector<Tensor> parts;
+    for (int i = 0; i < size; ++i) parts.push_back(whole.Slice(i * part, part));
+    return parts;
   }
 
   std::mt19937 random_;
