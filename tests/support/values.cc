@@ -263,7 +263,8 @@ Tensor Numbers(DType dtype, int64_t count, int seed) {
   const Tensor tensor = Tensor::Zeros(dtype, {count});
   const Tensor real = AsReal(tensor);
   for (int64_t i = 0; i < std::min(real.numel(), kNumbersPeriod); ++i) {
-    if (IsFloating(real.dtype())) {
+    // Those of eight bits are moved alone: any bits will do.
+    if (IsFloating(real.dtype()) && !IsFloat8(real.dtype())) {
       PutFloat(real, i, FloatAt(real.dtype(), i, seed));
     } else {
       PutInteger(real, i, dtype == DType::kBool ? BoolAt(i, seed) : IntegerAt(dtype, i, seed));
