@@ -155,8 +155,8 @@ inline constexpr int kSpins = 300;
 // without giving up its core; one that shares this one's never does. So each rank has a score,
 // which a wait that was worth it raises by kSpinGain, up to kMaxSpinScore, and one that was not
 // lowers by 1. Below 0 the next kSpinTrialInterval waits for that rank yield at once. With 4 ranks
-// on 2 cores small collectives in which all wait for all take 0.8 of the time so, with 3 ranks 1.0
-// to 1.05.
+// on 2 cores small collectives in which all wait for all take 0.8 to 1.0 of the time so, with 3
+// ranks 1.0 to 1.05.
 inline constexpr int kSharedCoresSpins = 16;
 inline constexpr int kSpinGain = 2;
 inline constexpr int kMaxSpinScore = 8;
