@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import gc
+import queue
 import sys
 import threading
 import weakref
@@ -184,22 +185,36 @@ def test_results_are_the_arrays_that_were_given():
 
 
 def test_a_callback_is_called_once_and_its_errors_do_no_harm(monkeypatch):
-    unraisable = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda error: unraisable.append(error.exc_type))
+    unraisable = queue.SimpleQueue()
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: unraisable.put(error.exc_type))
 
     def run(rank, group):
         calls = []
+
+        def register(name):
+            """A callback that notes its name; an event that is set once it has been called."""
+            called = threading.Event()
+
+            def callback():
+                calls.append(name)
+                called.set()
+
+            work._on_complete(callback)
+            return called
+
         work = group.barrier_async()
-        work._on_complete(lambda: calls.append("early"))
+        early = register("early")
         work._on_complete(lambda: 1 / 0)
-        finished = threading.Event()
-        work._on_complete(finished.set)
-        assert finished.wait(60)
-        work._on_complete(lambda: calls.append("late"))
+        # Of two callbacks either may be called first, if the work ends between: the second one by
+        # this thread.
+        assert register("second").wait(60) and early.wait(60)
+        assert register("late").is_set()
         return calls
 
-    assert pair(run) == [["early", "late"]] * 2
-    assert unraisable == [ZeroDivisionError] * 2
+    for calls in pair(run):
+        assert sorted(calls[:2]) == ["early", "second"]
+        assert calls[2:] == ["late"]
+    assert [unraisable.get(timeout=60) for _ in range(2)] == [ZeroDivisionError] * 2
 
 
 def test_nothing_is_kept_alive_when_the_work_is_gone():
