@@ -56,10 +56,11 @@ void RedirectLog(std::shared_ptr<MessageQueue> messages) {
   SetLogSink([messages](LogLevel level, absl::string_view message) {
     messages->Put({FormatLogLine(level, message), ""});
   });
-  // gRPC knows only one process-wide function.
-  static MessageQueue* const for_grpc = (new std::shared_ptr<MessageQueue>(messages))->get();
-  gpr_set_log_function(
-      [](gpr_log_func_args* line) { for_grpc->Put({absl::StrCat("[gRPC] ", line->message), ""}); });
+  // gRPC knows only one process-wide function, which its threads may call until the process ends.
+  static const auto* const for_grpc = new std::shared_ptr<MessageQueue>(std::move(messages));
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    (*for_grpc)->Put({absl::StrCat("[gRPC] ", line->message), ""});
+  });
 }
 
 std::string TemporaryFolder(const Environment& environment) {
