@@ -51,9 +51,9 @@ std::vector<int> DisconnectWatch::Ask() {
   if (!keys.ok()) return gone;
   for (const std::string& key : *keys) {
     int rank = -1;
-    if (absl::SimpleAtoi(key.substr(kGonePrefix.size()), &rank) && rank < peers_.size()) {
-      gone.push_back(rank);
-    }
+    const bool is_number = absl::SimpleAtoi(key.substr(kGonePrefix.size()), &rank);
+    // The keys of a store are not all ours.
+    if (is_number && rank >= 0 && rank < peers_.size()) gone.push_back(rank);
   }
   return gone;
 }

@@ -60,7 +60,10 @@ absl::Status Mismatch(const CheckSameOptions& options, absl::string_view first) 
   const std::pair<absl::string_view, absl::string_view> other =
       absl::StrSplit(first, absl::MaxSplits(' ', 1));
   std::vector<int> ranks = {options.rank};
-  if (int rank; absl::SimpleAtoi(other.first, &rank)) ranks.push_back(rank);
+  int rank = -1;
+  if (absl::SimpleAtoi(other.first, &rank) && absl::c_linear_search(options.ranks, rank)) {
+    ranks.push_back(rank);
+  }
   return WithRanks(
       MismatchError(absl::StrCat(options.call, ": rank ", other.first, " says ", other.second,
                                  ", rank ", options.rank, " says ", options.value,
