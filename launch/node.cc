@@ -26,8 +26,6 @@ using Backend = RendezvousOptions::Backend;
 
 constexpr absl::string_view kSecretVariable = "SYNCLINE_SECRET_FILE";
 constexpr int kIdBytes = 8;
-// No host has this address (RFC 5737), so the route to it is the default route.
-constexpr absl::string_view kElsewhere = "192.0.2.1";
 constexpr absl::Duration kSearchInterval = absl::Milliseconds(100);
 
 bool IsLocalhost(absl::string_view host) {
@@ -53,8 +51,8 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
     SYNCLINE_ASSIGN_OR_RETURN(address, base::FirstAddress(rendezvous.host));
     if (!join::IsLoopbackAddress(address)) return address;
   }
-  for (const std::string& guide : {base::ThisPeer().host, std::string(kElsewhere)}) {
-    const auto address = base::AddressTowards(guide);
+  for (const auto& address :
+       {base::AddressTowards(base::ThisPeer().host), base::AddressOfDefaultInterface()}) {
     if (address.ok() && !join::IsLoopbackAddress(*address)) return address;
   }
   SYNCLINE_RETURN_IF_ERROR(Interruption());

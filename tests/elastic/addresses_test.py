@@ -59,3 +59,10 @@ def test_an_interface_that_a_node_lacks_is_named(job):
     agent = job.start(1, "--no-python", program=ECHO, variables=variables)
     assert agent.finish() == 1, job.tell()
     assert "SYNCLINE_SOCKET_IFNAME is 'no_such'" in agent.said()
+
+
+def test_without_a_default_route_an_interface_says_where_a_node_is(job):
+    """Nothing else does: the rendezvous is a file, and the host's name leads nowhere."""
+    job.endpoint = ["--rdzv-backend", "file", "--rdzv-endpoint", job.folder / "meeting"]
+    for said, (_, address) in zip(said_by(job, {}), cluster.hosts(), strict=False):
+        assert f"at {address}." in said
