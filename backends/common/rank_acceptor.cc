@@ -11,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "core/base/host.h"
+#include "core/base/listening.h"
 #include "core/base/sockets.h"
 #include "syncline/check.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::backends {
@@ -149,7 +152,7 @@ std::optional<RankAcceptor::Connection> RankAcceptor::ServeAll(std::deque<Pendin
   return std::nullopt;
 }
 
-RankAcceptor::State RankAcceptor::Serve(Pending& pending) const {
+RankAcceptor::State RankAcceptor::Serve(Pending& pending) {
   if (pending.session != nullptr) return Encrypt(pending);
   const int socket = pending.socket.get();
   ListenerHandshake& handshake = pending.handshake;
@@ -158,7 +161,10 @@ RankAcceptor::State RankAcceptor::Serve(Pending& pending) const {
     if (!count.has_value()) return State::kRefused;
     const ListenerHandshake::Step step = handshake.Receive(*count, secret_);
     if (step == ListenerHandshake::Step::kIncomplete) return State::kIncomplete;
-    if (step == ListenerHandshake::Step::kRefused) return State::kRefused;
+    if (step == ListenerHandshake::Step::kRefused) {
+      LogRefusal(socket);
+      return State::kRefused;
+    }
     if (step == ListenerHandshake::Step::kProved) break;
     const ChallengeMessage& challenge = handshake.challenge();
     // The connection is new, so it has room for this.
@@ -175,6 +181,21 @@ RankAcceptor::State RankAcceptor::Serve(Pending& pending) const {
   }
   pending.session = *std::move(session);
   return Encrypt(pending);
+}
+
+// Once: a stranger could fill the log.
+void RankAcceptor::LogRefusal(int socket) {
+  if (has_logged_) return;
+  has_logged_ = true;
+  base::SocketAddress caller;
+  const bool is_known = getpeername(socket, caller.get(), &caller.length) == 0;
+  LogInBackground(
+      LogLevel::kWarning,
+      absl::StrCat(
+          "a rank's port has refused ",
+          is_known ? absl::StrCat(base::NumericHost(caller), " (port ", base::PortOf(caller), ")")
+                   : "a caller that has left",
+          ", which has not proved that it is a rank of this group; further ones are not logged"));
 }
 
 RankAcceptor::State RankAcceptor::Encrypt(Pending& pending) const {

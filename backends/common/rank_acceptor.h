@@ -61,8 +61,9 @@ class Introduction {
 
 // Accepts connections and returns those whose callers have proved that they know the secret. The
 // acceptor serves all others side by side, so a stranger that connects and sends nothing delays
-// nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. Who
-// has sent a HelloMessage with the right tag is no stranger; of those, too, only so many may wait.
+// nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. The
+// first that sends something else than proofs is logged. Who has sent a HelloMessage with the right
+// tag is no stranger; of those, too, only so many may wait.
 //
 // Not thread-safe. Owns the connections that it has not returned, not the listeners.
 class RankAcceptor {
@@ -97,8 +98,9 @@ class RankAcceptor {
   enum class State { kIncomplete, kComplete, kRefused };
 
   // Reads what has come, and answers it, without a wait.
-  State Serve(Pending& pending) const;
+  State Serve(Pending& pending);
   State Encrypt(Pending& pending) const;
+  void LogRefusal(int socket);
   absl::Status AcceptOne(int listener);
   // Serves all of `connections`, and returns the first that is complete. Those that have greeted
   // meanwhile go to `greeted_`.
@@ -109,6 +111,7 @@ class RankAcceptor {
   const std::shared_ptr<tls::Context> tls_;
   const size_t expected_;
   std::deque<Pending> strangers_, greeted_;  // The oldest first.
+  bool has_logged_ = false;
 };
 
 }  // namespace syncline::backends

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -17,8 +18,11 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/listener.h"
+#include "backends/common/rank_handshake.h"
+#include "core/base/listening.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
+#include "core/testing/log_lines.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/status.h"
@@ -91,6 +95,32 @@ TEST_F(RankAcceptorTest, WhoKnowsAnotherSecretIsRefusedAndToldSo) {
             std::nullopt);
   EXPECT_EQ(KindOf(finished), ErrorKind::kNetwork);
   EXPECT_THAT(std::string(finished.message()), HasSubstr("does not know the secret"));
+}
+
+TEST_F(RankAcceptorTest, TheFirstStrangerIsLoggedAndRanksAreAcceptedAllTheSame) {
+  const LogLines lines;
+  std::string first;
+  EXPECT_EQ(
+      AcceptDuring([&] {
+        for (int i = 0; i < 3; ++i) {
+          const base::UniqueFd stranger = Connect();
+          base::SocketAddress own;
+          ASSERT_EQ(getsockname(stranger.get(), own.get(), &own.length), 0);
+          if (i == 0) first = absl::StrCat("127.0.0.1 (port ", base::PortOf(own), ")");
+          const std::string greeting(sizeof(HelloMessage), 'G');
+          ASSERT_TRUE(base::SendAll(stranger.get(), greeting.data(), greeting.size(), Long()).ok());
+          char byte;  // It is put out.
+          EXPECT_FALSE(base::ReceiveAll(stranger.get(), &byte, 1, Long()).ok());
+        }
+        auto caller = ConnectToListener(listener_->endpoint(), 7, Long());
+        ASSERT_TRUE(caller.ok()) << caller.status();
+        EXPECT_TRUE(caller->Finish(Long()).ok());
+      }),
+      7);
+  ASSERT_TRUE(lines.Await("refused", Long()));
+  const std::string text = lines.text();
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("a rank's port has refused ", first)));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
 // A caller that goes on although the listener's proof is not what it could check.

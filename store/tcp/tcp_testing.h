@@ -18,7 +18,6 @@
 #include "gtest/gtest.h"
 #include "store/tcp/tcp_server.h"
 #include "syncline/deadline.h"
-#include "syncline/log.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
 
@@ -86,29 +85,6 @@ class ServerProcess {
 
 // Runs the tests or, where this process is a ServerProcess, serves until its parent is gone.
 int RunTestsOrServe(int argc, char** argv);
-
-// The lines of the log while one of these is alive.
-class LogLines {
- public:
-  LogLines() {
-    SetLogSink([lines = lines_](LogLevel, absl::string_view line) {
-      absl::MutexLock lock(&lines->mutex);
-      absl::StrAppend(&lines->text, line, "\n");
-    });
-  }
-  ~LogLines() { SetLogSink(nullptr); }
-  bool Have(absl::string_view part) const {
-    absl::MutexLock lock(&lines_->mutex);
-    return absl::StrContains(lines_->text, part);
-  }
-
- private:
-  struct Lines {
-    absl::Mutex mutex;
-    std::string text ABSL_GUARDED_BY(mutex);
-  };
-  const std::shared_ptr<Lines> lines_ = std::make_shared<Lines>();
-};
 
 // Polls `condition` until it holds or kTimeout has passed; whether it held.
 template <typename Condition>

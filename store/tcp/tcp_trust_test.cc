@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/log_lines.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/common/listen_address.h"
