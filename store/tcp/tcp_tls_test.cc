@@ -22,7 +22,9 @@
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/log_lines.h"
 #include "core/testing/tls_environment.h"
+#include "core/tls/certificates.h"
 #include "core/tls/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -290,6 +292,31 @@ TEST(TCPCertificatesTest, BothSidesSayWhyACertificateIsNotAccepted) {
                  "no authority of SYNCLINE_TLS_CA has signed it");
   setenv("SYNCLINE_TLS_PEER_NAME", "trainer.example.com", 1);
   expect_refusal("it is not for 'trainer.example.com'", "does not accept");
+}
+
+// Who is connected goes on, nobody else is let in, and once the files have been renewed everybody
+// is, also by a server that was started with the old ones.
+TEST(TCPCertificatesTest, AnExpiredCertificateIsRefusedUntilItIsRenewed) {
+  const tls::CertificateRequest short_lived = {
+      {"localhost", "127.0.0.1"}, -absl::Hours(1), absl::Seconds(5)};
+  const TlsEnvironment environment(short_lived);
+  environment.Set(Mode::kCertificates);
+  auto server = Create(Server(kSecret));
+  auto client = Create(Client(server->port(), kSecret));
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  absl::SleepFor(absl::Seconds(6));
+  // A new process sees it before it connects.
+  EXPECT_THAT(CreateError(Client(server->port(), kSecret), ErrorKind::kArgument),
+              HasSubstr("has expired"));
+  // This one has read its certificate when that was valid.
+  const auto refused = client->Clone();
+  EXPECT_EQ(KindOf(refused.status()), ErrorKind::kNetwork) << refused.status();
+  EXPECT_THAT(refused.status().message(), HasSubstr("expired"));
+  EXPECT_EQ(*client->Get("key", kTimeout), "value");
+  ASSERT_TRUE(tls::NewCertificates(environment.folder(), {{"localhost", "127.0.0.1"}}).ok());
+  EXPECT_EQ(*Create(Client(server->port(), kSecret))->Get("key", kTimeout), "value");
+  EXPECT_TRUE(client->Clone().ok());
+  EXPECT_EQ(*client->Get("key", kTimeout), "value");
 }
 
 // Other hosts reach it by a name, under which this process does not connect.
