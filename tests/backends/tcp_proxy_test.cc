@@ -1,6 +1,6 @@
-// Backend tcp over connections that proxies slow down, stall, cut off, reset and change. With
-// encryption too: this is linked into a test for which SYNCLINE_TLS is always set. Arguments:
-// --rounds=N and --seed=N.
+// Backend tcp over connections that proxies slow down, stall, cut off, reset and change, or of
+// which they lose what one side sends or end one side alone. With encryption too: this is linked
+// into a test for which SYNCLINE_TLS is always set. Arguments: --rounds=N and --seed=N.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -137,7 +137,8 @@ void RunRound(const Proxy::Fault& fault, uint32_t seed) {
 TEST(TcpProxyTest, FaultsAreErrorsOnEveryRankThatNameRanks) {
   using Kind = Proxy::Fault::Kind;
   // What changes bytes is an attack that encryption alone withstands.
-  std::vector<Kind> kinds = {Kind::kStall, Kind::kStallOneWay, Kind::kEnd, Kind::kReset};
+  std::vector<Kind> kinds = {Kind::kStall,    Kind::kStallOneWay, Kind::kLoseOneWay,
+                             Kind::kHalfOpen, Kind::kEnd,         Kind::kReset};
   if (IsEncrypted()) kinds.push_back(Kind::kChange);
   std::printf("--rounds=%d --seed=%u\n", rounds, first_seed);
   for (int round = 0; round < rounds && !HasFailure(); ++round) {

@@ -43,6 +43,7 @@ struct Proxy::Connection {
   int generation = 0;  // Of the fault that it has looked at.
   bool has_fault = false;
   bool is_stalled[2] = {false, false};  // What comes from each.
+  bool is_lost[2] = {false, false};     // The same.
 };
 
 Proxy::Proxy(int piece, int delay) : piece_(piece), delay_(delay), thread_([this] { Run(); }) {}
@@ -104,7 +105,8 @@ void Proxy::Run() {
         const bool writes =
             !connection->pending[1 - from].empty() && !connection->is_stalled[1 - from];
         const int events = (reads ? POLLIN : 0) | (writes ? POLLOUT : 0);
-        // A negative descriptor is passed over, as one that has ended would be ready for ever.
+        // A negative descriptor, as of one that is closed, is passed over; one that has ended would
+        // be ready for ever.
         entries.push_back(
             {events == 0 ? -1 : connection->sockets[from].get(), static_cast<short>(events), 0});
       }
@@ -161,7 +163,16 @@ bool Proxy::Carry(Connection& connection, int from) {
             connection.is_stalled[0] = connection.is_stalled[1] = true;
             return true;
           case Fault::Kind::kStallOneWay:
-            connection.is_stalled[0] = true;
+            connection.is_stalled[from] = true;
+            break;
+          case Fault::Kind::kLoseOneWay:
+            connection.is_lost[from] = true;
+            break;
+          case Fault::Kind::kHalfOpen:
+            connection.is_stalled[from] = connection.is_lost[1 - from] = true;
+            connection.has_ended[from] = true;
+            connection.sockets[from].reset();
+            connection.pending[1 - from].clear();
             break;
           case Fault::Kind::kEnd:
             return false;
@@ -179,7 +190,8 @@ bool Proxy::Carry(Connection& connection, int from) {
       }
     }
   }
-  if (connection.is_stalled[from]) return true;
+  if (connection.is_lost[from]) pending.clear();
+  if (connection.is_stalled[from] || pending.empty()) return true;
   if (delay_ > 0) absl::SleepFor(absl::Microseconds(delay_));
   const ssize_t count = send(connection.sockets[1 - from].get(), pending.data(), pending.size(),
                              MSG_NOSIGNAL | MSG_DONTWAIT);

@@ -28,8 +28,11 @@ class Proxy {
   // What happens to one connection, once it has carried `bytes` more.
   struct Fault {
     enum class Kind {
+      // "One way" is that of the byte which is the last to be carried.
       kStall,        // Neither direction carries anything any more, and nothing ends.
-      kStallOneWay,  // The same for what the caller sends.
+      kStallOneWay,  // The same one way.
+      kLoseOneWay,   // What is sent one way from now on is acknowledged, and lost.
+      kHalfOpen,     // Who has sent that byte sees an end; the other one sees none, and goes on.
       kEnd,          // Both sides see its end.
       kReset,        // Both sides see a reset.
       kChange,       // A byte is changed on its way.
