@@ -13,16 +13,21 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "core/join/multicast_announcement.h"
 #include "core/join/multicast_discovery.h"
 #include "core/join/multicast_socket.h"
+#include "core/testing/tls_environment.h"
+#include "core/tls/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/error_origin.h"
 #include "syncline/status.h"
 #include "syncline/tcp_store.h"
+#include "syncline/tensor.h"
+#include "syncline/world.h"
 #include "tests/support/ranks.h"
 
 namespace syncline {
@@ -323,6 +328,42 @@ TEST_F(MulticastTest, StrangersWithoutTheSecretDoNotTakePart) {
   EXPECT_TRUE(statuses[0].ok()) << statuses[0];
   EXPECT_TRUE(statuses[1].ok()) << statuses[1];
   EXPECT_EQ(KindOf(statuses[2]), ErrorKind::kTimeout) << statuses[2];
+}
+
+// A whole world: the meeting, its store and the ranks' connections.
+TEST_F(MulticastTest, AWorldThatIsEncryptedMeetsAndShowsNobodyWhoItIs) {
+  constexpr char kName[] = "a_name_that_nobody_else_has";
+  const std::string url =
+      absl::StrCat("tcp://", kGroup, ":", port_, "?world_size=3&group_name=", kName);
+  const auto join_all = [&] {
+    return RunRanks(3, [&](int) -> absl::Status {
+      WorldOptions options;
+      options.backend = "tcp";
+      options.init_method = url;
+      options.timeout = kTimeout;
+      SYNCLINE_ASSIGN_OR_RETURN(const auto world, World::Init(options));
+      std::vector<int32_t> ones = {1};
+      SYNCLINE_RETURN_IF_ERROR(world->group()->AllReduce(Tensor::Of(ones)));
+      return ones[0] == 3 ? absl::OkStatus() : BackendError("a wrong sum");
+    });
+  };
+  const TlsEnvironment environment;
+  for (const bool is_encrypted : {true, false}) {
+    // With the same secret either way.
+    environment.Set(is_encrypted ? tls::Mode::kSecret : tls::Mode::kOff);
+    const MulticastSocket socket = Socket();
+    for (const absl::Status& status : join_all()) EXPECT_TRUE(status.ok()) << status;
+    int count = 0, named = 0;
+    while (true) {
+      const auto datagram = socket.Receive(absl::ZeroDuration());
+      ASSERT_TRUE(datagram.ok()) << datagram.status();
+      if (!datagram->has_value()) break;
+      ++count;
+      named += absl::StrContains((*datagram)->bytes, kName);
+    }
+    EXPECT_GE(count, 3);
+    EXPECT_EQ(named, is_encrypted ? 0 : count);
+  }
 }
 
 TEST_F(MulticastTest, RanksThatAreGivenTwiceAreRefusedOnAll) {
