@@ -56,6 +56,7 @@ absl::Status UseAll(ProcessGroup& group) {
     SYNCLINE_RETURN_IF_ERROR(group.Reduce(Tensor::Of(word), root));
     if (group.rank() == root && word[0] != group.size()) return BackendError("a wrong sum");
   }
+  if (last == 0) return group.Barrier();  // Alone.
   if (group.rank() == 0) {
     std::vector<int32_t> word = {0};
     SYNCLINE_RETURN_IF_ERROR(group.Recv(Tensor::Of(word), last).status());
