@@ -1,4 +1,6 @@
 // Ranks on several hosts go on without one that was killed: Shrink, over backends auto and tcp.
+#include <unistd.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdint>
@@ -68,7 +70,22 @@ absl::Status UseAll(ProcessGroup& group) {
   return group.Barrier();
 }
 
-// argument: the backend, and the victims in the order in which they are killed.
+// What ranks do until `victim` is killed; it returns the others' error.
+absl::Status CallUntilItIsKilled(const std::string& call, ProcessGroup& group, int victim, int own,
+                                 int64_t sum) {
+  const bool is_victim = group.rank() == victim;
+  std::vector<int32_t> words(call == "send" ? 4 << 20 : 1);
+  if (call == "send" || call == "recv") {
+    if (is_victim) pause();
+    const Tensor tensor = Tensor::Of(words);
+    return call == "send" ? group.Send(tensor, victim) : group.Recv(tensor, victim).status();
+  }
+  absl::Status status;
+  while (status.ok()) status = call == "barrier" ? group.Barrier() : ExpectSum(group, own, sum);
+  return status;
+}
+
+// argument: the backend, what is called, and the victims in the order in which they are killed.
 absl::Status GoOn(const Worker& worker) {
   const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
   setenv("SYNCLINE_HOST_ADDRESS", worker.address.c_str(), 1);
@@ -83,17 +100,15 @@ absl::Status GoOn(const Worker& worker) {
   int64_t sum = static_cast<int64_t>(worker.size) * (worker.size - 1) / 2;
   std::vector<int> members(worker.size);  // Of `group`: their ranks in the world.
   for (int rank = 0; rank < worker.size; ++rank) members[rank] = rank;
-  for (size_t next = 1; next < words.size(); ++next) {
+  for (size_t next = 2; next < words.size(); ++next) {
     int victim = -1;
     if (!absl::SimpleAtoi(words[next], &victim)) return BackendError("no victim");
     SYNCLINE_RETURN_IF_ERROR(UseAll(*group));
     SYNCLINE_RETURN_IF_ERROR(
         worker.store->Set(absl::StrCat(RunningKey(worker.rank), " ", next), ""));
-    absl::Status status;
-    while ((status = ExpectSum(*group, worker.rank, sum)).ok()) {
-    }
     const int in_group =
         static_cast<int>(std::find(members.begin(), members.end(), victim) - members.begin());
+    const absl::Status status = CallUntilItIsKilled(words[1], *group, in_group, worker.rank, sum);
     if (RanksOf(status) != std::vector<int>{in_group}) return status;
     SYNCLINE_ASSIGN_OR_RETURN(group, Shrink(*group, {in_group}));
     members.erase(members.begin() + in_group);
@@ -109,33 +124,47 @@ absl::Status GoOn(const Worker& worker) {
 void RunGoOn(const Worker& worker) { std::printf("%s\n", GoOn(worker).ToString().c_str()); }
 
 struct Case {
+  std::string call;
   std::vector<int> hosts;
   std::vector<int> victims;
 };
 
 class AutoShrinkTest : public testing::TestWithParam<std::tuple<std::string, Case>> {};
 
+std::string NameOf(const testing::TestParamInfo<AutoShrinkTest::ParamType>& info) {
+  const Case& it = std::get<1>(info.param);
+  return absl::StrCat(std::get<0>(info.param), "_", it.call, "_hosts_", absl::StrJoin(it.hosts, ""),
+                      "_without_", absl::StrJoin(it.victims, ""));
+}
+
 // A rank of a host that keeps others; rank 0, which led its host and all; a host's only rank; and
 // one after the other, until one host is left.
 INSTANTIATE_TEST_SUITE_P(
     Victims, AutoShrinkTest,
     testing::Combine(testing::Values("auto", "tcp"),
-                     testing::Values(Case{{0, 0, 1, 1}, {3}}, Case{{0, 0, 1, 1}, {0}},
-                                     Case{{0, 1, 2}, {1}}, Case{{0, 0, 1, 2}, {2, 0, 3}})),
-    [](const auto& info) {
-      const Case& it = std::get<1>(info.param);
-      return absl::StrCat(std::get<0>(info.param), "_hosts_", absl::StrJoin(it.hosts, ""),
-                          "_without_", absl::StrJoin(it.victims, ""));
-    });
+                     testing::Values(Case{"all_reduce", {0, 0, 1, 1}, {3}},
+                                     Case{"all_reduce", {0, 0, 1, 1}, {0}},
+                                     Case{"all_reduce", {0, 1, 2}, {1}},
+                                     Case{"all_reduce", {0, 0, 1, 2}, {2, 0, 3}})),
+    &NameOf);
+
+// Other calls, in which ranks of its host and of another one wait.
+INSTANTIATE_TEST_SUITE_P(Calls, AutoShrinkTest,
+                         testing::Combine(testing::Values("auto", "tcp"),
+                                          testing::Values(Case{"barrier", {0, 0, 1, 1}, {3}},
+                                                          Case{"send", {0, 0, 1, 1}, {3}},
+                                                          Case{"recv", {0, 0, 1, 1}, {3}})),
+                         &NameOf);
 
 TEST_P(AutoShrinkTest, SurvivorsOfAKillGoOnWithoutItsVictim) {
   const auto& [backend, it] = GetParam();
-  Workers workers(it.hosts, "go on", absl::StrCat(backend, " ", absl::StrJoin(it.victims, " ")));
+  Workers workers(it.hosts, "go on",
+                  absl::StrCat(backend, " ", it.call, " ", absl::StrJoin(it.victims, " ")));
   std::vector<int> alive;
   for (int rank = 0; rank < workers.size(); ++rank) alive.push_back(rank);
   for (size_t next = 0; next < it.victims.size(); ++next) {
     std::vector<std::string> keys;
-    for (const int rank : alive) keys.push_back(absl::StrCat(RunningKey(rank), " ", next + 1));
+    for (const int rank : alive) keys.push_back(absl::StrCat(RunningKey(rank), " ", next + 2));
     const absl::Status running = workers.store().Wait(keys, kTimeout);
     EXPECT_TRUE(running.ok()) << running;
     workers.Signal(it.victims[next], SIGKILL);
