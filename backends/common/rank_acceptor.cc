@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -158,7 +159,11 @@ RankAcceptor::State RankAcceptor::Serve(Pending& pending) {
   ListenerHandshake& handshake = pending.handshake;
   while (true) {
     const std::optional<size_t> count = ReadSome(socket, handshake.room());
-    if (!count.has_value()) return State::kRefused;
+    if (!count.has_value()) {
+      // It may have left since this side does not know the secret that it does.
+      if (handshake.has_begun() && !handshake.has_greeted()) LogRefusal(socket);
+      return State::kRefused;
+    }
     const ListenerHandshake::Step step = handshake.Receive(*count, secret_);
     if (step == ListenerHandshake::Step::kIncomplete) return State::kIncomplete;
     if (step == ListenerHandshake::Step::kRefused) {
@@ -188,14 +193,16 @@ void RankAcceptor::LogRefusal(int socket) {
   if (has_logged_) return;
   has_logged_ = true;
   base::SocketAddress caller;
-  const bool is_known = getpeername(socket, caller.get(), &caller.length) == 0;
-  LogInBackground(
-      LogLevel::kWarning,
-      absl::StrCat(
-          "a rank's port has refused ",
-          is_known ? absl::StrCat(base::NumericHost(caller), " (port ", base::PortOf(caller), ")")
-                   : "a caller that has left",
-          ", which has not proved that it is a rank of this group; further ones are not logged"));
+  std::string who = "a process of this host";
+  if (getpeername(socket, caller.get(), &caller.length) != 0) {
+    who = "a caller that has left";
+  } else if (caller.family() != AF_UNIX) {
+    who = absl::StrCat(base::NumericHost(caller), " (port ", base::PortOf(caller), ")");
+  }
+  LogInBackground(LogLevel::kWarning,
+                  absl::StrCat("a rank's port has refused ", who,
+                               ", which has not proved that it is a rank of this group; further ",
+                               "ones are not logged"));
 }
 
 RankAcceptor::State RankAcceptor::Encrypt(Pending& pending) const {

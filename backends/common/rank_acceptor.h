@@ -61,9 +61,9 @@ class Introduction {
 
 // Accepts connections and returns those whose callers have proved that they know the secret. The
 // acceptor serves all others side by side, so a stranger that connects and sends nothing delays
-// nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. The
-// first that sends something else than proofs is logged. Who has sent a HelloMessage with the right
-// tag is no stranger; of those, too, only so many may wait.
+// nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. Who
+// has sent a HelloMessage with the right tag is no stranger; of those, too, only so many may wait.
+// The first stranger that has sent something is logged once it goes or is refused.
 //
 // Not thread-safe. Owns the connections that it has not returned, not the listeners.
 class RankAcceptor {

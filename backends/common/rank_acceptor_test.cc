@@ -97,30 +97,51 @@ TEST_F(RankAcceptorTest, WhoKnowsAnotherSecretIsRefusedAndToldSo) {
   EXPECT_THAT(std::string(finished.message()), HasSubstr("does not know the secret"));
 }
 
-TEST_F(RankAcceptorTest, TheFirstStrangerIsLoggedAndRanksAreAcceptedAllTheSame) {
-  const LogLines lines;
-  std::string first;
-  EXPECT_EQ(
-      AcceptDuring([&] {
-        for (int i = 0; i < 3; ++i) {
-          const base::UniqueFd stranger = Connect();
-          base::SocketAddress own;
-          ASSERT_EQ(getsockname(stranger.get(), own.get(), &own.length), 0);
-          if (i == 0) first = absl::StrCat("127.0.0.1 (port ", base::PortOf(own), ")");
-          const std::string greeting(sizeof(HelloMessage), 'G');
-          ASSERT_TRUE(base::SendAll(stranger.get(), greeting.data(), greeting.size(), Long()).ok());
-          char byte;  // It is put out.
+// Who says nothing is not logged: monitors and balancers of load do so.
+TEST_F(RankAcceptorTest, TheFirstStrangerThatSpeaksIsLoggedAndRanksAreAcceptedAllTheSame) {
+  for (const std::string& greeting :
+       {std::string("GET / HTTP/1.0\r\n\r\n"), std::string(sizeof(HelloMessage), 'G')}) {
+    RankAcceptor acceptor(listener_->sockets(), std::string(listener_->secret()), 4);
+    const LogLines lines;
+    std::string second;
+    std::thread thread([&] {
+      Connect();
+      for (int i = 0; i < 3; ++i) {
+        const base::UniqueFd stranger = Connect();
+        base::SocketAddress own;
+        ASSERT_EQ(getsockname(stranger.get(), own.get(), &own.length), 0);
+        if (i == 0) second = absl::StrCat("127.0.0.1 (port ", base::PortOf(own), ")");
+        ASSERT_TRUE(base::SendAll(stranger.get(), greeting.data(), greeting.size(), Long()).ok());
+        // One is put out at once, the other leaves.
+        char byte;
+        if (greeting.size() == sizeof(HelloMessage)) {
           EXPECT_FALSE(base::ReceiveAll(stranger.get(), &byte, 1, Long()).ok());
         }
-        auto caller = ConnectToListener(listener_->endpoint(), 7, Long());
-        ASSERT_TRUE(caller.ok()) << caller.status();
-        EXPECT_TRUE(caller->Finish(Long()).ok());
-      }),
-      7);
-  ASSERT_TRUE(lines.Await("refused", Long()));
-  const std::string text = lines.text();
-  EXPECT_THAT(text, HasSubstr(absl::StrCat("a rank's port has refused ", first)));
-  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+      }
+      auto caller = ConnectToListener(listener_->endpoint(), 7, Long());
+      ASSERT_TRUE(caller.ok()) << caller.status();
+      EXPECT_TRUE(caller->Finish(Long()).ok());
+    });
+    const auto connection = acceptor.Accept(Long());
+    thread.join();
+    ASSERT_TRUE(connection.ok()) << connection.status();
+    EXPECT_EQ(connection->rank, 7);
+    ASSERT_TRUE(lines.Await("refused", Long()));
+    const std::string text = lines.text();
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("a rank's port has refused ", second)));
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  }
+}
+
+TEST_F(RankAcceptorTest, ACallerWithTheSecretOfAnotherGroupIsLogged) {
+  const LogLines lines;
+  EXPECT_EQ(AcceptDuring([&] {
+              auto caller = ConnectToListener(EndpointWith(NewHelloSecret()), 7, Long());
+              ASSERT_TRUE(caller.ok()) << caller.status();
+              EXPECT_FALSE(caller->Finish(Long()).ok());
+            }),
+            std::nullopt);
+  EXPECT_TRUE(lines.Await("a rank's port has refused 127.0.0.1", Long()));
 }
 
 // A caller that goes on although the listener's proof is not what it could check.

@@ -82,8 +82,9 @@ class ListenerHandshake {
   Step Receive(size_t count, absl::string_view secret);
 
   const ChallengeMessage& challenge() const { return challenge_; }
-  bool has_greeted() const { return has_greeted_; }  // The hello had the right tag.
-  int rank() const { return hello_.rank; }           // What the caller sent; not checked.
+  bool has_begun() const { return has_hello_ || received_ > 0; }  // Something has come.
+  bool has_greeted() const { return has_greeted_; }               // The hello had the right tag.
+  int rank() const { return hello_.rank; }  // What the caller sent; not checked.
 
  private:
   HelloMessage hello_ = {};
