@@ -18,10 +18,6 @@ using store::CheckKey;
 using store::CheckKeys;
 using store::Table;
 
-// While so many bytes of answers wait for a client to read them, none of its requests is read. Each
-// of them may be for a large value, of which the answers would fill the memory.
-constexpr size_t kMaxUnreadBytes = kMaxMessageBytes;
-
 // How long a client may take to read the last answers.
 constexpr absl::Duration kTimeToDrain = absl::Seconds(1);
 
@@ -110,18 +106,7 @@ void TCPSession::OnReadDone(bool ok) {
     if (closing_) return;
   }
   Handle(&message);
-  {
-    absl::MutexLock lock(&mutex_);
-    hears_ = outgoing_bytes_ <= kMaxUnreadBytes;
-    if (!hears_) return;
-  }
   StartRead(&incoming_);  // Only now, so that a cancellation does not overtake its wait.
-}
-
-void TCPSession::HearAgain() {
-  if (hears_ || closing_ || outgoing_bytes_ > kMaxUnreadBytes) return;
-  hears_ = true;
-  StartRead(&incoming_);
 }
 
 void TCPSession::Handle(wire::ClientMessage* message) {
@@ -295,7 +280,6 @@ void TCPSession::Send(wire::ServerMessage message) {
   }
   absl::MutexLock lock(&mutex_);
   if (closing_) return;
-  outgoing_bytes_ += message.ByteSizeLong();
   outgoing_.push_back(std::move(message));
   if (writing_) return;
   writing_ = true;
@@ -303,20 +287,18 @@ void TCPSession::Send(wire::ServerMessage message) {
 }
 
 void TCPSession::OnWriteDone(bool ok) {
-  {
-    absl::MutexLock lock(&mutex_);
-    outgoing_bytes_ -= outgoing_.front().ByteSizeLong();
-    outgoing_.pop_front();
-    if (!ok) outgoing_.clear();
-    writing_ = !outgoing_.empty();
-    if (writing_) StartWrite(&outgoing_.front());
-    if (ok) {
-      FinishIfIdle();
-      HearAgain();
-      return;
-    }
+  absl::MutexLock lock(&mutex_);
+  outgoing_.pop_front();
+  if (!ok) {
+    closing_ = true;  // The stream is broken; OnReadDone and OnCancel tidy up.
+    outgoing_.clear();
   }
-  Close(grpc::Status::OK);  // The stream is broken, and perhaps no read is under way.
+  writing_ = !outgoing_.empty();
+  if (writing_) {
+    StartWrite(&outgoing_.front());
+  } else {
+    FinishIfIdle();
+  }
 }
 
 // A client that does not read leaves a write pending for ever, and a stream with a pending write

@@ -5,7 +5,6 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -24,9 +23,8 @@
 namespace syncline::tcp_store {
 
 // Answers the requests of one stream, whose client knows the job's secret. A wait is parked in the
-// table, so takes no thread, and goes when the client cancels it or leaves. A client that does not
-// read its answers is not heard while many bytes of them wait. Thread-safe; gRPC calls the
-// reactions on its own threads.
+// table, so takes no thread, and goes when the client cancels it or leaves. Thread-safe; gRPC calls
+// the reactions on its own threads.
 class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wire::ServerMessage>,
                          public std::enable_shared_from_this<TCPSession> {
  public:
@@ -68,7 +66,6 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
   void Cancel(uint64_t id);
   void Send(wire::ServerMessage message);
-  void HearAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CancelUnlessDone();
   void BeginClosing(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FinishIfIdle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -87,8 +84,6 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   bool done_ ABSL_GUARDED_BY(mutex_) = false;      // context_ is gone.
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<wire::ServerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // The first is being written.
-  size_t outgoing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool hears_ ABSL_GUARDED_BY(mutex_) = true;  // Else no read is under way, nor will be at once.
   absl::flat_hash_map<uint64_t, store::Table::WaitId> parked_
       ABSL_GUARDED_BY(mutex_);  // By request.
   absl::flat_hash_map<std::string, std::string> on_disconnect_ ABSL_GUARDED_BY(mutex_);
