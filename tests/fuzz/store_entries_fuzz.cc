@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -92,8 +93,10 @@ void ReadEntry(absl::string_view entry) {
 // Not where it listens if it says so: that would be connected to.
 void ReadEndpoint(absl::string_view endpoint) {
   const std::vector<absl::string_view> words = absl::StrSplit(endpoint, ' ');
-  const bool says_where =
-      words.size() >= 3 && words.size() % 2 == 1 && words[2].size() == backends::kHelloSecretSize;
+  int port = 0;
+  const bool says_where = words.size() >= 3 && words.size() % 2 == 1 &&
+                          words[2].size() == backends::kHelloSecretSize &&
+                          absl::SimpleAtoi(words[1], &port);
   if (says_where) return;
   const auto caller =
       backends::ConnectToListener(std::string(endpoint), 0, Deadline(absl::ZeroDuration()));
@@ -158,6 +161,7 @@ std::vector<std::string> Seeds() {
   return {
       absl::StrCat(zero, Entry("127.0.0.1 29500 secret")),
       absl::StrCat("\1", "127.0.0.1 29500"),
+      absl::StrCat("\1", "127.0.0.1 -5x ", std::string(backends::kHelloSecretSize, 's')),
       absl::StrCat("\2", "1  cannot connect to rank 0"),
       // A negative rank was once one that had gone.
       absl::StrCat("\3", Text("1"), Text("-1"), Text("7")),
