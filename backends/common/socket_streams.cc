@@ -29,10 +29,10 @@ SocketStreams::SocketStreams(std::vector<std::vector<tls::Stream>> streams, Peer
                              base::UniqueFd abort_event, OnReceived on_received)
     : peer_of_(std::move(peer_of)),
       on_received_(std::move(on_received)),
+      links_(streams.size()),
       abort_event_(std::move(abort_event)) {
-  for (std::vector<tls::Stream>& of_peer : streams) {
-    Link& link = links_.emplace_back();
-    for (tls::Stream& stream : of_peer) link.lanes.push_back({std::move(stream)});
+  for (size_t peer = 0; peer < streams.size(); ++peer) {
+    for (tls::Stream& stream : streams[peer]) links_[peer].lanes.push_back({std::move(stream)});
   }
 }
 
@@ -55,9 +55,8 @@ void SocketStreams::Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, vo
 }
 
 // The first byte that has not moved is the next one of some lane.
-uint64_t SocketStreams::MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given) {
+uint64_t SocketStreams::MovedOfSeveral(const Link& link, ByteQueue Lane::* queue, uint64_t given) {
   const size_t count = link.lanes.size();
-  if (count == 1) return (link.lanes[0].*queue).moved();
   uint64_t first = given;
   for (size_t lane = 0; lane < count; ++lane) {
     const uint64_t moved = (link.lanes[lane].*queue).moved();

@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <string>
 #include <vector>
@@ -133,7 +132,11 @@ class SocketStreams {
 
   // Gives `bytes` to the queues of the lanes, after `given` that these have had.
   static void Add(Link& link, ByteQueue Lane::* queue, uint64_t& given, void* data, size_t bytes);
-  static uint64_t MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given);
+  static uint64_t MovedOf(const Link& link, ByteQueue Lane::* queue, uint64_t given) {
+    if (link.lanes.size() == 1) return (link.lanes[0].*queue).moved();
+    return MovedOfSeveral(link, queue, given);
+  }
+  static uint64_t MovedOfSeveral(const Link& link, ByteQueue Lane::* queue, uint64_t given);
 
   // Finds out which connections have something to receive, by one system call for all.
   void LookForWhatHasCome();
@@ -147,7 +150,7 @@ class SocketStreams {
 
   const PeerOf peer_of_;
   const OnReceived on_received_;
-  std::deque<Link> links_;  // By peer. A Link cannot be moved.
+  std::vector<Link> links_;  // By peer. As many from the start: a Link cannot be moved.
   const base::UniqueFd abort_event_;
   bool has_out_error_ = false;  // Of any lane.
   SocketSpin spin_;

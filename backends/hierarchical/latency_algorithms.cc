@@ -38,16 +38,14 @@ absl::Status ReduceAmongLeaders(HierarchicalCall& call, const Tensor& tensor, Re
   const Topology& topology = call.topology();
   const bool gets_result = root_node == kAllNodes || root_node == topology.node;
   SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
-  std::vector<Tensor> received(topology.node_count());
-  std::vector<const void*> terms(topology.node_count());
+  absl::InlinedVector<const void*, 8> terms(topology.node_count(), tensor.data());
   for (int node = 0; node < topology.node_count(); ++node) {
-    terms[node] = tensor.data();
     if (node == topology.node) continue;
     if (root_node == kAllNodes || root_node == node) call.Send(node, tensor);
     if (!gets_result) continue;
-    received[node] = call.arena().Allocate(tensor.dtype(), tensor.numel());
-    terms[node] = received[node].data();
-    call.Receive(node, received[node]);
+    const Tensor received = call.arena().Allocate(tensor.dtype(), tensor.numel());
+    terms[node] = received.data();
+    call.Receive(node, received);
   }
   SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
   // Also of what is sent: the reduction overwrites it.
@@ -184,11 +182,14 @@ absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int ro
   return call.Broadcast(tensor, 0);
 }
 
+// By node.
+using Parts = absl::InlinedVector<Tensor, 4>;
+
 // Each node's first step is `collect`, within it, after which its leader has what the node gives:
-// `own`. The leader of the root's node gets those of all nodes: `parts` by node, empty elsewhere.
+// `own`. The leader of the root's node gets those of all nodes: `parts`, empty elsewhere.
 absl::Status CollectAhead(HierarchicalCall& call, const Tensor& own, int root_node,
                           absl::FunctionRef<int64_t(int node)> count_of,
-                          absl::FunctionRef<absl::Status()> collect, std::vector<Tensor>& parts) {
+                          absl::FunctionRef<absl::Status()> collect, Parts& parts) {
   const Topology& topology = call.topology();
   if (!call.is_leader() || topology.node != root_node) {
     SYNCLINE_RETURN_IF_ERROR(collect());
@@ -215,12 +216,12 @@ absl::Status ReduceAhead(HierarchicalCall& call, const Tensor& tensor, ReduceOp 
     sum = call.arena().Allocate(tensor.dtype(), tensor.numel());
     backends::CopyElements(tensor, sum);
   }
-  std::vector<Tensor> parts;
+  Parts parts;
   SYNCLINE_RETURN_IF_ERROR(CollectAhead(
       call, sum, root_node, [&](int) { return tensor.numel(); },
       [&] { return call.Reduce(sum, backends::PartialOp(op), 0); }, parts));
   if (parts.empty() || tensor.numel() == 0) return absl::OkStatus();
-  std::vector<const void*> terms;
+  absl::InlinedVector<const void*, 8> terms;
   for (const Tensor& part : parts) terms.push_back(part.data());
   Combine(call, tensor, terms, op);
   return absl::OkStatus();
@@ -241,7 +242,7 @@ absl::Status GatherAhead(HierarchicalCall& call, absl::Span<const Tensor> output
   const auto collect = [&] {
     return call.has_neighbours() ? call.Gather(of_ranks, input, 0) : absl::OkStatus();
   };
-  std::vector<Tensor> parts;
+  Parts parts;
   SYNCLINE_RETURN_IF_ERROR(CollectAhead(call, own, root_node, count_of, collect, parts));
   for (size_t node = 0; node < parts.size(); ++node) {
     const std::vector<int>& ranks = topology.nodes[node];

@@ -91,6 +91,12 @@ absl::Status RailHistory::AwaitRecords() {
 }
 
 absl::Status RailHistory::AwaitRecordsOf(uint64_t number) {
+  // Mostly they have come long ago.
+  bool are_compared = true;
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    are_compared = are_compared && (node == topology_.node || peers_[node].compared >= number);
+  }
+  if (are_compared) return absl::OkStatus();
   // Of all that had begun before, whatever is awaited of them.
   return Await([&](int node) { return !HasRecordCome(number, node); }, call_number_ - 1);
 }
@@ -150,19 +156,27 @@ absl::Status RailHistory::End() {
     if (node == topology_.node) continue;
     if (tells_all || number_ - peers_[node].sent >= kCalls / 2) SendRecords(node);
   }
-  // Mostly all has gone at once, and this call needs nothing of what comes. A group that has failed
+  // Mostly all goes at once, and this call needs nothing of what comes. A group that has failed
   // takes nothing any more, which is no wait.
-  if (number_ % kLookInterval != 0) rail_.SendNow();
+  const bool looks = number_ % kLookInterval == 0;
+  if (!looks) rail_.SendNow();
   if (rail_.is_aborted()) return NetworkError("the connections were closed");
+  if (!looks && IsAllSent()) return absl::OkStatus();
   return Await([&](int node) { return !rail_.is_sent(node); }, number_);
+}
+
+bool RailHistory::IsAllSent() const {
+  for (int node = 0; node < topology_.node_count(); ++node) {
+    if (node != topology_.node && !rail_.is_sent(node)) return false;
+  }
+  return true;
 }
 
 bool RailHistory::has_untold() const {
   for (int node = 0; node < topology_.node_count(); ++node) {
-    if (node == topology_.node) continue;
-    if (peers_[node].sent < number_ || !rail_.is_sent(node)) return true;
+    if (node != topology_.node && peers_[node].sent < number_) return true;
   }
-  return false;
+  return !IsAllSent();
 }
 
 // First to all: what follows ends at the first connection that has.
@@ -175,13 +189,7 @@ void RailHistory::Tell() {
 void RailHistory::Flush(absl::Duration limit) {
   SendAllRecords();
   rail_.SendNow();
-  const auto is_done = [&] {
-    for (int node = 0; node < topology_.node_count(); ++node) {
-      if (!rail_.is_sent(node)) return false;
-    }
-    return true;
-  };
-  rail_.Await(is_done, Deadline(limit)).IgnoreError();
+  rail_.Await([&] { return IsAllSent(); }, Deadline(limit)).IgnoreError();
 }
 
 absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {

@@ -128,6 +128,7 @@ class RailHistory {
   void TellOfDataFrom(int node);
   void SendRecords(int node);
   void SendAllRecords();
+  bool IsAllSent() const;
 
   const Topology& topology_;
   RailSockets& rail_;
