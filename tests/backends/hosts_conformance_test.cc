@@ -1,0 +1,71 @@
+// Backends auto and tcp in the suite of all backends, with ranks that take each other for those of
+// several hosts: auto is backend hierarchical there. The ranks are threads all the same, so that
+// every case of the suite can look into all of them; auto_hosts_test.cc has processes in networks
+// of their own.
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "backends/common/renamed_backend.h"
+#include "core/testing/forwarding_store.h"
+#include "syncline/backend.h"
+#include "syncline/backend_registry.h"
+#include "syncline/peer.h"
+#include "syncline/status.h"
+#include "syncline/store.h"
+#include "tests/backends/backend_conformance.h"
+
+namespace syncline {
+namespace {
+
+// That of one rank: whatever it says of itself, it says that it is on `host`.
+class StoreOnHost final : public ForwardingStore {
+ public:
+  StoreOnHost(std::shared_ptr<Store> store, std::string host)
+      : ForwardingStore(std::move(store)), host_(std::move(host)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    const absl::string_view line = value.substr(0, value.find('\n'));
+    auto self = Peer::Parse(line);
+    if (!self.ok()) return store().Set(key, value);
+    self->identity = host_;
+    return store().Set(key, absl::StrCat(self->Serialize(), value.substr(line.size())));
+  }
+
+ private:
+  const std::string host_;
+};
+
+// Two ranks on each host, and one on the last of an odd number.
+BackendRegistry::Registration RegisterOnHosts(const std::string& backend, const std::string& name) {
+  const auto make = [=](const BackendConfig& config) -> absl::StatusOr<std::shared_ptr<Backend>> {
+    BackendConfig on_host = config;
+    on_host.store =
+        std::make_shared<StoreOnHost>(config.store, absl::StrCat("host_", config.rank / 2));
+    SYNCLINE_ASSIGN_OR_RETURN(auto made, BackendRegistry::Make(backend, on_host));
+    return std::make_shared<backends::RenamedBackend>(name, std::move(made));
+  };
+  return BackendRegistry::Registration(name, {Capabilities::All(), make});
+}
+
+const auto kAuto = RegisterOnHosts("auto", "auto_on_hosts");
+const auto kTcp = RegisterOnHosts("tcp", "tcp_on_hosts");
+
+// Three ranks: one host has one, so that a rail has a rank that others lack. Five: two rails.
+INSTANTIATE_TEST_SUITE_P(Hosts, BackendConformance,
+                         testing::Combine(testing::Values(BackendCase{"auto_on_hosts"},
+                                                          BackendCase{"tcp_on_hosts"}),
+                                          testing::Values(3, 4, 5)),
+                         &CaseName);
+INSTANTIATE_TEST_SUITE_P(Hosts, BackendData,
+                         testing::Combine(testing::Values(BackendCase{"auto_on_hosts"}),
+                                          testing::Values(4), testing::ValuesIn(DataCaseNames())),
+                         &DataCaseName);
+
+}  // namespace
+}  // namespace syncline
