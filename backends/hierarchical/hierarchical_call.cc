@@ -33,13 +33,14 @@ bool IsMismatchOfMessages(const absl::Status& status) {
 namespace {
 
 // Whether a MismatchError, of shared memory, is about the call of `context` itself: not about a
-// message, nor about a call before in which ranks did not meet.
+// message, nor about a call before in which ranks did not meet. Another rank's call may have
+// another number.
 bool IsMismatchOf(const CallContext& context, const absl::Status& status) {
   if (KindOf(status) != ErrorKind::kMismatch || IsMismatchOfMessages(status)) return false;
   const auto origin = OriginOf(status);
   return !origin.has_value() ||
-         std::all_of(origin->operations.begin(), origin->operations.end(),
-                     [&](const auto& operation) { return operation.sequence >= context.sequence; });
+         std::any_of(origin->operations.begin(), origin->operations.end(),
+                     [&](const auto& operation) { return operation.sequence == context.sequence; });
 }
 
 }  // namespace

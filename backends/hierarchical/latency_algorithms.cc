@@ -169,17 +169,20 @@ absl::Status GiveAhead(HierarchicalCall& call, absl::Span<const int> nodes,
   return call.EndAhead();
 }
 
+// A leader's tensor is written once its node has taken part in the call.
 absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
   const Topology& topology = call.topology();
-  if (call.is_leader() && topology.node == root_node) {
+  if (!call.is_leader()) return call.Broadcast(tensor, 0);
+  if (topology.node == root_node) {
     SYNCLINE_RETURN_IF_ERROR(
         GiveAhead(call, OtherNodes(topology), [&](int) -> const Tensor& { return tensor; }));
-  } else if (call.is_leader()) {
-    SYNCLINE_ASSIGN_OR_RETURN(const Tensor received,
-                              TakeAhead(call, tensor.dtype(), tensor.numel(), root_node));
-    backends::CopyElements(received, tensor);
+    return call.Broadcast(tensor, 0);
   }
-  return call.Broadcast(tensor, 0);
+  SYNCLINE_ASSIGN_OR_RETURN(const Tensor received,
+                            TakeAhead(call, tensor.dtype(), tensor.numel(), root_node));
+  SYNCLINE_RETURN_IF_ERROR(call.Broadcast(received, 0));
+  backends::CopyElements(received, tensor);
+  return absl::OkStatus();
 }
 
 // By node.
@@ -320,11 +323,32 @@ absl::Status LatencyBroadcast(HierarchicalCall& call, const Tensor& tensor, int 
   return is_local_first ? call.Barrier() : call.Broadcast(tensor, 0);
 }
 
-absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
+namespace {
+
+// Leaves in `tensor` what it may if calls differ: the sum of this node.
+absl::Status AllReduceInPlace(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
   SYNCLINE_RETURN_IF_ERROR(call.Reduce(tensor, backends::PartialOp(op), 0));
   if (call.is_leader()) {
     SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, tensor, op, kAllNodes));
   }
+  return absl::OkStatus();
+}
+
+// A copy of `tensor`, in the arena.
+Tensor CopyOf(HierarchicalCall& call, const Tensor& tensor) {
+  const Tensor copy = call.arena().Allocate(tensor.dtype(), tensor.numel());
+  backends::CopyElements(tensor, copy);
+  return copy;
+}
+
+}  // namespace
+
+// The caller's tensor is written once all nodes have compared their calls.
+absl::Status LatencyAllReduce(HierarchicalCall& call, const Tensor& tensor, ReduceOp op) {
+  const bool has_sum_of_node = call.is_leader() && call.has_neighbours() && tensor.numel() > 0;
+  const Tensor sum = has_sum_of_node ? CopyOf(call, tensor) : tensor;
+  SYNCLINE_RETURN_IF_ERROR(AllReduceInPlace(call, sum, op));
+  if (has_sum_of_node) backends::CopyElements(sum, tensor);
   return call.Broadcast(tensor, 0);
 }
 
@@ -335,15 +359,14 @@ absl::Status LatencyReduce(HierarchicalCall& call, const Tensor& tensor, ReduceO
   if (call.goes_ahead()) return ReduceAhead(call, tensor, op, root_node);
   const bool is_root = topology.local_ranks()[topology.local_rank] == root;
   const bool is_for_another = topology.node == root_node && root_local != 0;
-  Tensor sum = tensor;
-  if (!is_root && (call.is_leader() || is_for_another)) {
-    sum = call.arena().Allocate(tensor.dtype(), tensor.numel());
-    backends::CopyElements(tensor, sum);
-  }
+  const bool is_root_with_sum = is_root && call.is_leader() && call.has_neighbours();
+  const bool has_sum = is_root_with_sum || (!is_root && (call.is_leader() || is_for_another));
+  const Tensor sum = has_sum ? CopyOf(call, tensor) : tensor;
   SYNCLINE_RETURN_IF_ERROR(call.Reduce(sum, backends::PartialOp(op), 0));
   if (call.is_leader()) {
     SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, sum, op, root_node));
   }
+  if (is_root_with_sum) backends::CopyElements(sum, tensor);
   // The last step within the node, which takes the sum to a root that is not the leader.
   return is_for_another ? call.Broadcast(sum, 0) : call.Barrier();
 }
@@ -398,7 +421,8 @@ absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
     backends::CopyElements(inputs[rank], all.Slice(offset, inputs[rank].numel()));
     offset += inputs[rank].numel();
   }
-  SYNCLINE_RETURN_IF_ERROR(LatencyAllReduce(call, all, op));
+  SYNCLINE_RETURN_IF_ERROR(AllReduceInPlace(call, all, op));
+  SYNCLINE_RETURN_IF_ERROR(call.Broadcast(all, 0));
   backends::CopyElements(all.Slice(own_offset, output.numel()), output);
   return absl::OkStatus();
 }

@@ -41,12 +41,12 @@ class StoreOnHost final : public ForwardingStore {
   const std::string host_;
 };
 
-// Two ranks on each host, and one on the last of an odd number.
+// Two hosts, whose ranks come in turns: the first two are on different ones.
 BackendRegistry::Registration RegisterOnHosts(const std::string& backend, const std::string& name) {
   const auto make = [=](const BackendConfig& config) -> absl::StatusOr<std::shared_ptr<Backend>> {
     BackendConfig on_host = config;
     on_host.store =
-        std::make_shared<StoreOnHost>(config.store, absl::StrCat("host_", config.rank / 2));
+        std::make_shared<StoreOnHost>(config.store, absl::StrCat("host_", config.rank % 2));
     SYNCLINE_ASSIGN_OR_RETURN(auto made, BackendRegistry::Make(backend, on_host));
     return std::make_shared<backends::RenamedBackend>(name, std::move(made));
   };
@@ -56,7 +56,8 @@ BackendRegistry::Registration RegisterOnHosts(const std::string& backend, const 
 const auto kAuto = RegisterOnHosts("auto", "auto_on_hosts");
 const auto kTcp = RegisterOnHosts("tcp", "tcp_on_hosts");
 
-// Three ranks: one host has one, so that a rail has a rank that others lack. Five: two rails.
+// Of three ranks one is alone on its host, and one of the others on no rail; of five, too, one is
+// on none.
 INSTANTIATE_TEST_SUITE_P(Hosts, BackendConformance,
                          testing::Combine(testing::Values(BackendCase{"auto_on_hosts"},
                                                           BackendCase{"tcp_on_hosts"}),
