@@ -119,7 +119,7 @@ class HierarchicalCall {
   absl::Status AwaitData(int from) { return history().AwaitData(from); }
   absl::Status AwaitAllData() { return history().AwaitAllData(); }
   // The last step: what others may wait for has been sent. Only now may the caller's tensors be
-  // written: it may have found that some rank made another call.
+  // written: where it had to wait, it may have found that some rank made another call.
   absl::Status EndAhead() { return history().End(); }
 
   // Whether this rank has found that calls differ, and the others will come to exchange them in

@@ -169,7 +169,7 @@ absl::Status GiveAhead(HierarchicalCall& call, absl::Span<const int> nodes,
   return call.EndAhead();
 }
 
-// A leader's tensor is written once its node has taken part in the call.
+// A leader's tensor is not written if it hears in this call that its node has failed.
 absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
   const Topology& topology = call.topology();
   if (!call.is_leader()) return call.Broadcast(tensor, 0);

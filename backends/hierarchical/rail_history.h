@@ -70,10 +70,11 @@ class RailHistory {
   absl::Status Compare(int node) const { return CompareRecord(number_, node); }
   void NoteMeeting();
 
-  // For collectives in which ranks do not meet. All compare what comes meanwhile, of this
+  // For collectives in which ranks do not meet. All that wait compare what comes meanwhile, of this
   // collective too. AwaitData waits for the record of `node` and the data that this rank expects
   // behind it, AwaitAllData for those of all nodes; AwaitRoom, until this rank may send one of
-  // `nodes` the bytes for it, which Give does; End, until what others may wait for has been sent.
+  // `nodes` the bytes for it, which Give does; End, which mostly need not, until what others may
+  // wait for has been sent.
   absl::Status AwaitData(int node);
   absl::Status AwaitAllData();
   absl::Status AwaitRoom(absl::Span<const int> nodes,
