@@ -19,6 +19,13 @@ int64_t TotalNumel(absl::Span<const Tensor> tensors) {
   return numel;
 }
 
+// A copy of `tensor`, in the arena.
+Tensor CopyOf(HierarchicalCall& call, const Tensor& tensor) {
+  const Tensor copy = call.arena().Allocate(tensor.dtype(), tensor.numel());
+  backends::CopyElements(tensor, copy);
+  return copy;
+}
+
 // Reduces the `terms` of all nodes, in their order, to `tensor`.
 void Combine(HierarchicalCall& call, const Tensor& tensor, absl::Span<const void* const> terms,
              ReduceOp op) {
@@ -214,11 +221,8 @@ absl::Status CollectAhead(HierarchicalCall& call, const Tensor& own, int root_no
 // Ranks that have given their elements to their leader keep them, as the root alone may write its
 // tensor.
 absl::Status ReduceAhead(HierarchicalCall& call, const Tensor& tensor, ReduceOp op, int root_node) {
-  Tensor sum = tensor;
-  if (call.is_leader() && call.has_neighbours()) {
-    sum = call.arena().Allocate(tensor.dtype(), tensor.numel());
-    backends::CopyElements(tensor, sum);
-  }
+  const bool has_sum_of_node = call.is_leader() && call.has_neighbours();
+  const Tensor sum = has_sum_of_node ? CopyOf(call, tensor) : tensor;
   Parts parts;
   SYNCLINE_RETURN_IF_ERROR(CollectAhead(
       call, sum, root_node, [&](int) { return tensor.numel(); },
@@ -332,13 +336,6 @@ absl::Status AllReduceInPlace(HierarchicalCall& call, const Tensor& tensor, Redu
     SYNCLINE_RETURN_IF_ERROR(ReduceAmongLeaders(call, tensor, op, kAllNodes));
   }
   return absl::OkStatus();
-}
-
-// A copy of `tensor`, in the arena.
-Tensor CopyOf(HierarchicalCall& call, const Tensor& tensor) {
-  const Tensor copy = call.arena().Allocate(tensor.dtype(), tensor.numel());
-  backends::CopyElements(tensor, copy);
-  return copy;
 }
 
 }  // namespace
