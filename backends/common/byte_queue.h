@@ -87,6 +87,12 @@ class ByteQueue {
     return taken;
   }
 
+  // What a system call has come to that has failed: by errno.
+  static Moved WhyNot() {
+    const bool is_full = errno == EAGAIN || errno == EINTR || errno == ENOBUFS;
+    return is_full ? Moved::kNothing : Moved::kEnded;
+  }
+
  private:
   Moved Move(tls::Stream& stream, ssize_t (tls::Stream::*call)(const iovec*, size_t)) {
     if (is_empty()) return Moved::kNothing;
@@ -107,11 +113,6 @@ class ByteQueue {
       bytes += burst[count++].iov_len;
     }
     return {count, bytes};
-  }
-
-  static Moved WhyNot() {
-    const bool is_full = errno == EAGAIN || errno == EINTR || errno == ENOBUFS;
-    return is_full ? Moved::kNothing : Moved::kEnded;
   }
 
   void Consume(size_t bytes) {

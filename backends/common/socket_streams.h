@@ -47,7 +47,8 @@ class SocketStreams {
     std::string name;  // For messages.
   };
   using PeerOf = std::function<Peer(int peer)>;
-  // Called when bytes have come from `peer`; an error ends the wait.
+  // Called when bytes have come from `peer`; an error ends the wait. Without it, a system call that
+  // receives few bytes also takes those that have come behind them, for the next Receive.
   using OnReceived = std::function<absl::Status(int peer)>;
 
   // `streams` has those to each peer, and none for this rank itself. `abort_event` is an eventfd,
@@ -115,6 +116,9 @@ class SocketStreams {
   struct Lane {
     tls::Stream stream;
     ByteQueue out = {}, in = {};
+    // What has come beyond `in`, which is empty then: from ahead_begin to ahead_end.
+    std::vector<std::byte> ahead = {};
+    size_t ahead_begin = 0, ahead_end = 0;
     // False if there was nothing to receive at the last look.
     bool may_have_come = true;
     // Once nothing can be sent any more: why, and since when, or since when this rank waits.
@@ -144,6 +148,7 @@ class SocketStreams {
   absl::StatusOr<bool> MoveAll(Unsendable unsendable);
   absl::StatusOr<bool> Move(int peer, Lane& lane, Unsendable unsendable);
   bool Send(Lane& lane);
+  Moved Receive(Lane& lane);
   absl::Status Ended(int peer);
   absl::Status Late(const Deadline& deadline);
   void Poll(absl::Duration limit) const;

@@ -57,7 +57,9 @@ class Stream {
     if (session_ != nullptr) return session_->Receive(fd(), pieces, count);
     const size_t bytes = BytesOf(pieces, count);
     ssize_t received;
-    if (bytes <= kFewBytes) {
+    if (count == 1) {
+      received = recv(fd(), pieces->iov_base, pieces->iov_len, MSG_DONTWAIT);
+    } else if (bytes <= kFewBytes) {
       char few[kFewBytes];
       received = recv(fd(), few, bytes, MSG_DONTWAIT);
       for (ssize_t at = 0; at < received; ++pieces) {
