@@ -8,7 +8,7 @@ from __future__ import annotations
 import pathlib
 import re
 
-from benchmarks.collectives import report
+from benchmarks.collectives import chart, report
 from benchmarks.collectives.results import OPERATIONS, Results, geometric_mean, size_name, time_name
 from benchmarks.collectives.ways import GATED, IN_A_ROW
 
@@ -93,10 +93,30 @@ def _what(place: Place) -> str:
     return operation if size == size_name(0) else f"{operation} of {size}"
 
 
+def pictures(results: dict[str, Results], ranks: list[int], prefix: str) -> dict[str, str]:
+    """Curves of every operation, as SVG by the names of their files, which begin with `prefix`."""
+    found = dict[str, str]()
+    for way, of_way in results.items():
+        for size in ranks:
+            names = [name for name, of in of_way.descriptions if of == size]
+            for operation in OPERATIONS:
+                curves = {name: of_way.curve(operation, size, name) for name in names}
+                curves = {name: curve for name, curve in curves.items() if len(curve) > 1}
+                if curves:
+                    file = f"{prefix}_{report.picture_name(operation, size)}"
+                    found[file] = chart.draw(f"{operation}, {size} ranks, {_TITLES[way]}", curves)
+    return found
+
+
 def page(
-    results: dict[str, Results], ranks: list[int], subject: str, command: str, hosts: int = 1
+    results: dict[str, Results],
+    ranks: list[int],
+    subject: str,
+    command: str,
+    hosts: int = 1,
+    pictures: tuple[str, ...] = (),
 ) -> str:
-    """The whole page, of results by way."""
+    """The whole page, of results by way; `pictures` are files to show at its end."""
     any_way = next(iter(results.values()))
     title, where = "One host, beside MPI", "one host"
     if hosts > 1:
@@ -125,6 +145,12 @@ def page(
             lines += _times(of_way, size, subject)
     if any_way.failures:
         lines += ["## What failed", "", *(f"- {failure}" for failure in any_way.failures), ""]
+    if pictures:
+        lines += [
+            "## Curves",
+            "",
+            *(f"![{name.removesuffix('.svg')}]({name})" for name in pictures),
+        ]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -155,6 +155,16 @@ def test_pictures_are_well_formed_and_have_a_curve_for_each_system(results: Resu
     assert len(lines) == 4  # In two panels.
 
 
+def test_a_page_of_hosts_shows_a_picture_of_each_operation(results: Results) -> None:
+    by_way = {IN_A_ROW: results}
+    pictures = both_ways.pictures(by_way, [2], "3_hosts")
+    assert list(pictures) == ["3_hosts_all_reduce_2_ranks.svg"]
+    xml.etree.ElementTree.fromstring(pictures["3_hosts_all_reduce_2_ranks.svg"])
+    text = both_ways.page(by_way, [2], "mine", "the command", 3, tuple(pictures))
+    assert "![3_hosts_all_reduce_2_ranks](3_hosts_all_reduce_2_ranks.svg)" in text
+    assert both_ways.read(text) == pytest.approx(both_ways.ratios(by_way, [2], "mine"))
+
+
 def start(name: str, folder: pathlib.Path, ranks: int = 2) -> Group:
     return Group(systems.SYSTEMS[name], folder, Placement(ranks, CORES))
 
@@ -184,6 +194,18 @@ def test_a_group_times_each_call(name: str, ranks: int, tmp_path: pathlib.Path) 
     finally:
         group.close()
     assert not (tmp_path / "group").exists()
+
+
+@pytest.mark.parametrize("name", ["syncline-shm", "syncline-shm-numpy"])
+def test_calls_in_a_row_have_one_time(name: str, tmp_path: pathlib.Path) -> None:
+    group = start(name, tmp_path / "group")
+    try:
+        durations = group.run("all_reduce", 4096, 7, 60, in_a_row=True)
+        assert len(durations) == 7
+        assert len(set(durations)) == 1
+        assert 0 < durations[0] < 60
+    finally:
+        group.close()
 
 
 @pytest.fixture(scope="module")

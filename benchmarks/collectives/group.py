@@ -148,8 +148,8 @@ class Group:
     ) -> list[float]:
         """Seconds of each of `iterations` calls: those of the slowest rank.
 
-        In a row: without a gate between the calls, and the mean in the place of each. Only the
-        programs in C++ can do that.
+        In a row: without a gate between the calls, and the mean in the place of each. The
+        program in Java cannot do that.
 
         Raises Unsupported, or GroupError if a rank fails or is not done in `seconds`.
         """

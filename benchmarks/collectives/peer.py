@@ -141,9 +141,11 @@ class Buffers:
                 )
 
 
-def _time_calls(call: Callable[[], object], buffers: Buffers, iterations: int, gate: Gate) -> None:
+def _time_calls(
+    call: Callable[[], object], buffers: Buffers, iterations: int, in_a_row: bool, gate: Gate
+) -> None:
     clock, durations = time.perf_counter_ns, gate.durations
-    for i in range(-1 - _WARM_UP_CALLS, iterations):
+    for i in range(-1 - _WARM_UP_CALLS, 0 if in_a_row else iterations):
         gate.wait()
         start = clock()
         call()
@@ -152,19 +154,28 @@ def _time_calls(call: Callable[[], object], buffers: Buffers, iterations: int, g
             durations[i] = duration
         elif i == -1 - _WARM_UP_CALLS:
             buffers.check()
-    gate.wait()  # The buffers must outlive the peers' use of them.
+    gate.wait()  # Also: the buffers must outlive the peers' use of them.
+    if in_a_row:
+        start = clock()
+        for _ in range(iterations):
+            call()
+        mean = (clock() - start) // iterations
+        for i in range(iterations):
+            durations[i] = mean
+        gate.wait()
 
 
 def _run(options: argparse.Namespace, system: System, gate: Gate, order: str) -> str:
-    verb, operation, size_in_bytes, iterations = order.split()
+    verb, operation, size_in_bytes, iterations, *mode = order.split()
     if verb != "run":
         return f"error unknown order {order!r}"
     buffers = Buffers(system, operation, int(size_in_bytes), options.rank, options.size)
     call = system.prepare(operation, buffers.input, buffers.output, buffers.part)
     if call is None:
         return "unsupported"
+    count = max(1, min(int(iterations), MOST_ITERATIONS))
     try:
-        _time_calls(call, buffers, max(1, min(int(iterations), MOST_ITERATIONS)), gate)
+        _time_calls(call, buffers, count, mode == ["row"], gate)
     except Exception as error:  # Whatever the system raises is for the report.
         gate.give_up()
         return f"error {type(error).__name__}: {error}"

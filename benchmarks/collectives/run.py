@@ -104,7 +104,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--ways",
         default=GATED,
         help=f"comma-separated; of {', '.join(WAYS)}. {GATED}: a gate before each timed call; "
-        f"{IN_A_ROW}: none, and means instead of medians, of systems in C++ only",
+        f"{IN_A_ROW}: none, and means instead of medians, of systems in C++ and Python",
     )
     parser.add_argument(
         "--changes",
@@ -346,14 +346,18 @@ def main() -> None:
     if options.changes:
         _print_changes(first, options.ranks, subject, root / _PAGE)
     elif IN_A_ROW in results:
-        page = both_ways.page(results, options.ranks, subject, command, options.hosts)
+        name, pictures = pathlib.Path(_PAGE).stem, dict[str, str]()
+        if options.hosts > 1:
+            limit = f"_{options.megabits}_megabits" if options.megabits else ""
+            name = f"{options.hosts}_hosts{limit}"
+            pictures = both_ways.pictures(results, options.ranks, name)
+        page = both_ways.page(
+            results, options.ranks, subject, command, options.hosts, tuple(pictures)
+        )
         print(page)
         if options.out:
-            name = pathlib.Path(_PAGE).name
-            if options.hosts > 1:
-                limit = f"_{options.megabits}_megabits" if options.megabits else ""
-                name = f"{options.hosts}_hosts{limit}.md"
-            (root / options.out / name).write_text(page)
+            for file, text in {f"{name}.md": page, **pictures}.items():
+                (root / options.out / file).write_text(text)
     else:
         print(report.markdown(first, options.ranks, subject, command))
         if options.out:

@@ -20,6 +20,7 @@ LINK = "link"
 
 # Those that can make calls without a gate in between.
 IN_A_ROW_PROGRAMS = ("syncline_peer", "openmpi_peer", "mpich_peer", "gloo_peer", "link_peer")
+IN_A_ROW_PROGRAMS += ("numpy_peer", "torch_peer")
 
 Command = tuple[list[str], dict[str, str]]  # And the environment.
 
