@@ -269,10 +269,12 @@ class DiagnosisMaker {
     });
   }
 
-  // Those that the cause names; of a send or a receive, the rank at its other end.
+  // Those that the cause names; of a send or a receive, the rank at its other end. A rank that a
+  // collective waits for may itself wait for another.
   std::vector<int> RanksOfCause() const {
     const std::vector<int> named = RanksOf(failure_.cause);
-    return named.empty() && failure_.awaited.size() == 1 ? failure_.awaited : named;
+    const bool is_of_two = failure_.waits_for.empty() || peers_.size() == 2;
+    return named.empty() && is_of_two && failure_.awaited.size() == 1 ? failure_.awaited : named;
   }
 
   // The report of the lowest other rank that says which ranks are at fault. A timeout comes first:

@@ -12,6 +12,7 @@ namespace {
 constexpr uint64_t kDisagree = 1;
 constexpr uint64_t kUneven = 2;
 constexpr uint64_t kGoesAhead = 4;
+constexpr uint64_t kRelays = 8;
 
 int64_t EvenCount(const Collective& call) {
   const int64_t first =
@@ -38,6 +39,10 @@ FingerprintRecord FingerprintRecord::Of(const CallContext& context) {
 void FingerprintRecord::SetGoesAhead() { flags |= kGoesAhead; }
 
 bool FingerprintRecord::goes_ahead() const { return (flags & kGoesAhead) != 0; }
+
+void FingerprintRecord::SetRelays() { flags |= kRelays; }
+
+bool FingerprintRecord::relays() const { return (flags & kRelays) != 0; }
 
 uint64_t HashOf(const FingerprintRecord& record) {
   uint64_t words[sizeof(CallFingerprint) / sizeof(uint64_t)];

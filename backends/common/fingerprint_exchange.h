@@ -19,6 +19,9 @@ struct FingerprintRecord {
   // exchange the calls in full.
   void SetGoesAhead();
   bool goes_ahead() const;
+  // Says that the sender waits for the others, but not for what each of them sends itself.
+  void SetRelays();
+  bool relays() const;
 
   CallFingerprint call;
   // What goes from and to each rank, if that is always the same, in all_gather, reduce_scatter and

@@ -252,10 +252,30 @@ bool HierarchicalBackend::MayGoAhead(const Collective& call) const {
          call.user_tensors == nullptr;
 }
 
-bool HierarchicalBackend::GoesAhead(const Collective& call) const {
-  const bool has_parts = call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
-  return MayGoAhead(call) &&
-         (has_parts ? IsSmall(*call.tensor) : call.tensor->nbytes() <= latency_max_bytes_);
+Meeting HierarchicalBackend::MeetingOf(const Collective& call) const {
+  if (MayGoAhead(call)) {
+    const bool has_parts = call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
+    const bool is_small =
+        has_parts ? IsSmall(*call.tensor) : call.tensor->nbytes() <= latency_max_bytes_;
+    return is_small ? Meeting::kNone : Meeting::kDirect;
+  }
+  return may_go_ahead_ && IsRelayed(call) ? Meeting::kRelayed : Meeting::kDirect;
+}
+
+bool HierarchicalBackend::IsRelayed(const Collective& call) const {
+  if (topology_.node_count() < kMinNodesToRelay) return false;
+  switch (call.kind) {
+    case OpKind::kBarrier:
+      return true;
+    case OpKind::kAllReduce:
+      return call.tensor->nbytes() <= latency_max_bytes_;
+    case OpKind::kAllGather:
+      return TotalBytes(call.outputs) <= latency_max_bytes_;
+    case OpKind::kReduceScatter:
+      return TotalBytes(call.inputs) <= latency_max_bytes_;
+    default:
+      return false;
+  }
 }
 
 bool HierarchicalBackend::TellOfCalls() {
@@ -277,9 +297,9 @@ bool HierarchicalBackend::TellOfCalls() {
 absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body) {
   absl::MutexLock rail_lock(&rail_mutex_);
   const int gone_before = gone_count();
-  const bool goes_ahead = GoesAhead(*context.collective);
+  const Meeting meeting = MeetingOf(*context.collective);
   const auto run = [&](TcpBackend::Operation& operation) -> absl::Status {
-    HierarchicalCall steps({topology_, shm_.get(), rail_.get(), history_.get(), arena_, goes_ahead},
+    HierarchicalCall steps({topology_, shm_.get(), rail_.get(), history_.get(), arena_, meeting},
                            context);
     const absl::Status status = body(steps, operation);
     if (status.ok()) return status;
@@ -290,7 +310,7 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
     }
     // Backend tcp has compared the calls, or this rank's history: it is for the user as it is.
     if (KindOf(status) == ErrorKind::kMismatch) return status;
-    return ToGroupError(status, context, gone_before, goes_ahead);
+    return ToGroupError(status, context, gone_before, meeting == Meeting::kNone);
   };
   const auto who_is_awaited = [&] {
     TcpBackend::Awaited awaited;
@@ -299,7 +319,8 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   };
   const TcpBackend::AwaitedNow awaited_now = who_is_awaited;
   // In longer calls than those that go ahead, too, a rank may first wait in one before.
-  const bool needs_not_all = is_each_alone() ? MayGoAhead(*context.collective) : goes_ahead;
+  const bool needs_not_all =
+      is_each_alone() ? MayGoAhead(*context.collective) : meeting == Meeting::kNone;
   const absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
   if (!status.ok()) EndNodeAndRail();
   if (status.ok() && teller_ != nullptr && history_->has_untold()) teller_->ToldLater();

@@ -86,7 +86,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   bool is_each_alone() const { return topology_.max_local_size == 1; }
   // Whether ranks do not meet in a call if it has few bytes, and whether it has.
   bool MayGoAhead(const Collective& call) const;
-  bool GoesAhead(const Collective& call) const;
+  // The same on all ranks that make the same call.
+  Meeting MeetingOf(const Collective& call) const;
+  bool IsRelayed(const Collective& call) const;
   // Of a gather or scatter, by the part of one rank: a leader handles those of all.
   bool IsSmall(const Tensor& part) const {
     const size_t parts = is_each_alone() ? 1 : topology_.node_of.size();
@@ -144,7 +146,8 @@ class HierarchicalBackend final : public backends::TypedBackend {
   const backends::PeerTable peers_;
   const Topology topology_;
   const size_t latency_max_bytes_;
-  // Whether ranks need not meet in rooted collectives of few bytes. The same on all ranks.
+  // Whether ranks need not meet in rooted collectives of few bytes, or meet through others in other
+  // ones. The same on all ranks.
   const bool may_go_ahead_;
   backends::ScratchArena arena_;
   // Held by whoever moves bytes on the rail, or uses its history: a collective, TellOfCalls, and

@@ -53,7 +53,7 @@ HierarchicalCall::HierarchicalCall(const Transports& transports, const CallConte
       exchange_(backends::FingerprintRecord::Of(context), 0, 1),
       sent_record_ends_(transports.topology.node_count()) {
   local_context_.salt = backends::HashOf(exchange_.record());
-  local_context_.meets = !transports.goes_ahead;
+  local_context_.meets = !goes_ahead();
   transports_.arena.Reset();
 }
 
@@ -139,11 +139,15 @@ absl::Status HierarchicalCall::GatherUneven(absl::Span<const Tensor> parts, cons
 absl::Status HierarchicalCall::SendFingerprint() {
   SYNCLINE_DCHECK(is_on_rail());
   SYNCLINE_RETURN_IF_ERROR(history().Begin(exchange_.record(), context_));
+  NoteSentRecords();
+  return absl::OkStatus();
+}
+
+void HierarchicalCall::NoteSentRecords() {
   has_sent_fingerprint_ = true;
   for (int node = 0; node < node_count(); ++node) {
     sent_record_ends_[node] = transports_.rail->bytes_to_send(node);
   }
-  return absl::OkStatus();
 }
 
 // Data may have come behind the records by now, but only as much as this rank has posted receives
@@ -175,6 +179,47 @@ absl::Status HierarchicalCall::CheckFingerprints() {
 absl::Status HierarchicalCall::DifferentCalls() {
   has_mismatch_ = true;
   return MismatchError("nodes made different calls");
+}
+
+absl::Status HierarchicalCall::BeginRelayed() {
+  SYNCLINE_DCHECK(relays() && is_leader());
+  backends::FingerprintRecord record = exchange_.record();
+  record.SetRelays();
+  SYNCLINE_RETURN_IF_ERROR(history().Begin(record, context_));
+  has_sent_fingerprint_ = true;  // As far as anybody waits for it.
+  return absl::OkStatus();
+}
+
+// A record alone does not speak for those of whom its sender has yet to hear: it may have come
+// early.
+absl::Status HierarchicalCall::Relay(int to, const Tensor& given, int from, const Tensor& taken) {
+  const Tensor words = arena().Allocate(DType::kInt64, 2);
+  auto* const differs = words.data_as<int64_t>();  // As this rank says, and as the other does.
+  differs[0] = has_heard_of_difference_ ? 1 : 0;
+  differs[1] = 0;
+  history().Relay(to, words.Slice(0, 1));
+  Send(to, given);
+  Receive(from, words.Slice(1, 1));
+  Receive(from, taken);
+  absl::Status come = history().AwaitRecord(from);
+  if (KindOf(come) == ErrorKind::kMismatch) return come;  // Of an earlier call.
+  if (!come.ok() && transports_.rail->is_aborted()) return come;
+  const absl::Status same = history().HasCome(from) ? history().Compare(from) : absl::OkStatus();
+  if (same.ok() && come.ok()) come = history().AwaitRelayed(from);
+  if (!same.ok()) difference_.Update(same);
+  has_heard_of_difference_ = has_heard_of_difference_ || !same.ok() || differs[1] != 0;
+  // What this rank has seen explains more than that another has not come. One that goes ahead will
+  // not come to exchange the calls in full.
+  if (!come.ok() && !transports_.rail->is_aborted() && !difference_.ok()) return difference_;
+  if (!same.ok() && history().of(from).goes_ahead()) return same;
+  return come;
+}
+
+absl::Status HierarchicalCall::EndRelayed() {
+  if (!has_heard_of_difference_) return history().EndRelayed();
+  history().TellAll();
+  NoteSentRecords();
+  return DifferentCalls();
 }
 
 absl::Status HierarchicalCall::BeginAhead() {

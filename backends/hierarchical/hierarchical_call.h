@@ -22,6 +22,13 @@
 
 namespace syncline::hierarchical {
 
+// How the ranks of a collective meet, that is, wait until all others have come to it.
+enum class Meeting {
+  kDirect,   // Each leader hears of each other from that itself.
+  kRelayed,  // Leaders hear of some others through others.
+  kNone,     // Ranks do not meet. The collective has a root, which is the leader of its node.
+};
+
 // What a collective of one rank may use. Borrowed.
 struct Transports {
   const Topology& topology;
@@ -29,8 +36,7 @@ struct Transports {
   RailSockets* rail;      // Members are nodes; null if this rank is on no rail.
   RailHistory* history;   // Of the rail.
   backends::ScratchArena& arena;
-  // Whether ranks do not meet in this call. Then it has a root, which is the leader of its node.
-  bool goes_ahead;
+  Meeting meeting;
 };
 
 // Whether a MismatchError, of shared memory, is about a send and the receive that it does not fit.
@@ -47,6 +53,11 @@ bool IsMismatchOfMessages(const absl::Status& status);
 // SendAhead, Receive with AwaitData, and EndAhead. A rank compares its call with those of the ranks
 // whose data it takes, and hears later, of backend shm or of RailHistory, of others that have
 // called something else.
+//
+// In a call in which they meet through others (relays), they meet within the node as usual. Between
+// the nodes the steps of leaders are BeginRelayed, rounds of Relay, and EndRelayed. With what a
+// leader gives in a round it says whether it has heard of calls that differ, from the nodes before
+// it in the rounds, so that after all rounds all leaders know: see backends::FingerprintExchange.
 //
 // Not thread-safe. Borrows the transports and the call's tensors for the duration of the
 // collective. Errors of all steps: a MismatchError if the calls differ, which is for the user
@@ -108,19 +119,25 @@ class HierarchicalCall {
   absl::Status MakeProgress();
 
   // Where ranks do not meet: the first step. The fingerprint goes along with data, or later.
-  bool goes_ahead() const { return transports_.goes_ahead; }
+  bool goes_ahead() const { return transports_.meeting == Meeting::kNone; }
   absl::Status BeginAhead();
   // Sends to each of the nodes the tensor for it, once there is room for what that node has not
   // taken yet.
   absl::Status SendAhead(absl::Span<const int> to,
                          absl::FunctionRef<const Tensor&(int node)> tensor_for);
-  // Wait for what was expected from a node, or from all, which is valid then, and of the same call;
-  // of a node that has left since, too.
-  absl::Status AwaitData(int from) { return history().AwaitData(from); }
-  absl::Status AwaitAllData() { return history().AwaitAllData(); }
+  // Waits for what was expected from nodes, which is valid then, and of the same call; of a node
+  // that has left since, too.
+  absl::Status AwaitData(absl::Span<const int> from) { return history().AwaitData(from); }
   // The last step: what others may wait for has been sent. Only now may the caller's tensors be
   // written: where it had to wait, it may have found that some rank made another call.
   absl::Status EndAhead() { return history().End(); }
+
+  // Where ranks meet through others. A round is over once what is taken has come; it is undefined
+  // if calls differ, which EndRelayed tells, after all rounds.
+  bool relays() const { return transports_.meeting == Meeting::kRelayed; }
+  absl::Status BeginRelayed();
+  absl::Status Relay(int to, const Tensor& given, int from, const Tensor& taken);
+  absl::Status EndRelayed();
 
   // Whether this rank has found that calls differ, and the others will come to exchange them in
   // full.
@@ -135,6 +152,7 @@ class HierarchicalCall {
 
  private:
   absl::Status DifferentCalls();
+  void NoteSentRecords();
   // Whether the leaders of all other nodes have come to this call, within kMeetingTimeout, and none
   // goes ahead.
   bool AllNodesMeet();
@@ -152,6 +170,10 @@ class HierarchicalCall {
   // By node: that in the stream to it at which this node's record has gone.
   absl::InlinedVector<uint64_t, 4> sent_record_ends_;
   bool has_sent_fingerprint_ = false;
+  // Of a relayed call: whether this rank has heard of calls that differ, and the first that it has
+  // seen itself.
+  bool has_heard_of_difference_ = false;
+  absl::Status difference_;
   bool has_mismatch_ = false;
 };
 

@@ -16,7 +16,8 @@ namespace syncline::hierarchical {
 
 // Each function does what the method of Backend does, for tensors of at most kLatencyMaxBytes (not
 // checked), or any of all_to_all. On each node one rank, the leader, collects what its ranks have,
-// exchanges that with the leaders of the other nodes in one message each, and hands out the result.
+// exchanges that with the leaders of the other nodes, in one message each or through others, and
+// hands out the result.
 //
 // All ranks of the group must call the same function, each with a HierarchicalCall of its own.
 // Errors are those of HierarchicalCall. LatencyAllReduce of an empty tensor is a barrier, and

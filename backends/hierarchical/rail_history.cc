@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -33,7 +34,8 @@ RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
     : topology_(topology),
       rail_(rail),
       max_bytes_ahead_(std::min(kMaxBytesAhead, rail.window())),
-      peers_(topology.node_count()) {
+      peers_(topology.node_count()),
+      awaited_ends_(topology.node_count()) {
   for (Call& call : calls_) {
     call.of.resize(topology.node_count());
     call.ends.resize(topology.node_count());
@@ -59,7 +61,7 @@ absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const Ca
     rail_.Receive(node, &begun.of[node], sizeof(begun.of[node]));
     begun.ends[node] = rail_.bytes_to_receive(node);
   }
-  if (!own.goes_ahead()) SendAllRecords();
+  if (!own.goes_ahead() && !own.relays()) SendAllRecords();
   return absl::OkStatus();
 }
 
@@ -101,19 +103,23 @@ absl::Status RailHistory::AwaitRecordsOf(uint64_t number) {
   return Await([&](int node) { return !HasRecordCome(number, node); }, call_number_ - 1);
 }
 
-absl::Status RailHistory::AwaitData(int node) {
-  const uint64_t expected = rail_.bytes_to_receive(node);
-  TellOfDataFrom(node);
-  return Await([&](int other) { return other == node && rail_.bytes_received(node) < expected; },
-               number_);
+absl::Status RailHistory::AwaitData(absl::Span<const int> nodes) {
+  std::fill(awaited_ends_.begin(), awaited_ends_.end(), 0);
+  for (const int node : nodes) {
+    awaited_ends_[node] = rail_.bytes_to_receive(node);
+    TellOfDataFrom(node);
+  }
+  return Await([&](int node) { return rail_.bytes_received(node) < awaited_ends_[node]; }, number_);
 }
 
-absl::Status RailHistory::AwaitAllData() {
-  for (int node = 0; node < topology_.node_count(); ++node) {
-    if (node != topology_.node) TellOfDataFrom(node);
-  }
-  return Await([&](int node) { return rail_.bytes_received(node) < rail_.bytes_to_receive(node); },
-               number_);
+absl::Status RailHistory::AwaitRecord(int node) {
+  return Await([&](int other) { return other == node && !HasCome(node); }, number_ - 1);
+}
+
+absl::Status RailHistory::AwaitRelayed(int node) {
+  const uint64_t end = rail_.bytes_to_receive(node);
+  return Await([&](int other) { return other == node && rail_.bytes_received(node) < end; },
+               number_ - 1);
 }
 
 // Who gives much waits for the record of this call before it gives more.
@@ -146,6 +152,16 @@ void RailHistory::Give(int node, const Tensor& tensor) {
   SendRecords(node);
   rail_.Send(node, tensor.data(), tensor.nbytes());
   peers_[node].given += tensor.nbytes();
+}
+
+void RailHistory::Relay(int node, const Tensor& tensor) {
+  SendRecords(node);
+  rail_.Send(node, tensor.data(), tensor.nbytes());
+}
+
+absl::Status RailHistory::EndRelayed() {
+  met_ = number_;
+  return End();
 }
 
 // Nobody serves the rail between calls, so data must have gone. For a record others do not wait
@@ -206,6 +222,7 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
     return false;
   };
   is_awaited_ = &is_awaited;
+  const absl::Cleanup end_wait = [&] { is_awaited_ = nullptr; };  // By an exception, too.
   absl::Status status;
   do {
     status = rail_.Await([&] { return has_news() || is_done(); }, call_->deadline,
@@ -220,11 +237,14 @@ absl::Status RailHistory::Await(IsAwaited is_awaited, uint64_t last) {
     if (!status.ok() && is_of_others && is_done()) status = absl::OkStatus();
   } while (status.ok() && !is_done());
   if (!status.ok()) {
+    // One that has left may be awaited through another.
+    const std::vector<int> ended = status == rail_.ended() ? RanksOf(status) : std::vector<int>();
     for (int node = 0; node < topology_.node_count(); ++node) {
-      if (node != topology_.node && is_awaited(node)) late_nodes_.push_back(node);
+      if (node == topology_.node) continue;
+      const bool has_ended = std::find(ended.begin(), ended.end(), rail_.rank(node)) != ended.end();
+      if (has_ended || is_awaited(node)) late_nodes_.push_back(node);
     }
   }
-  is_awaited_ = nullptr;
   return status;
 }
 
@@ -260,7 +280,8 @@ absl::Status RailHistory::CompareRecord(uint64_t number, int node) const {
   const Call& call = CallOf(number);
   backends::FingerprintExchange exchange(call.own, 0, 1);
   exchange.Merge(call.of[node]);
-  if (exchange.agreed() && call.own.goes_ahead() == call.of[node].goes_ahead()) {
+  if (exchange.agreed() && call.own.goes_ahead() == call.of[node].goes_ahead() &&
+      call.own.relays() == call.of[node].relays()) {
     return absl::OkStatus();
   }
   const int size = topology_.size();
@@ -280,7 +301,7 @@ backends::Lifecycle::Awaited RailHistory::WhoIsAwaited() const {
   uint64_t first = number_;
   for (const int node : nodes) {
     awaited.ranks.push_back(rail_.rank(node));
-    first = std::min(first, peers_[node].compared + 1);
+    first = std::min(first, std::max(peers_[node].compared, met_) + 1);
   }
   if (first < number_ || call_->sequence != CallOf(number_).own.call.sequence) {
     awaited.call = backends::CallDescription(CallOf(first).own.call).ShortName();

@@ -51,9 +51,9 @@ class RailHistory {
   RailHistory(const RailHistory&) = delete;
   RailHistory& operator=(const RailHistory&) = delete;
 
-  // Sends `own` to all other nodes, at once if ranks meet in the collective of `call`, which
-  // begins, and expects theirs. First waits until fewer than kCalls collectives have records that
-  // have not come. Borrows the call while it is under way.
+  // Sends `own` to all other nodes, at once unless it goes ahead or relays, and expects theirs. The
+  // collective of `call` begins. First waits until fewer than kCalls collectives have records
+  // that have not come. Borrows the call while it is under way.
   absl::Status Begin(const backends::FingerprintRecord& own, const CallContext& call);
 
   // Of the collective that has begun. What a node has sent is valid once it has come.
@@ -71,17 +71,26 @@ class RailHistory {
   void NoteMeeting();
 
   // For collectives in which ranks do not meet. All that wait compare what comes meanwhile, of this
-  // collective too. AwaitData waits for the record of `node` and the data that this rank expects
-  // behind it, AwaitAllData for those of all nodes; AwaitRoom, until this rank may send one of
-  // `nodes` the bytes for it, which Give does; End, which mostly need not, until what others may
-  // wait for has been sent.
-  absl::Status AwaitData(int node);
-  absl::Status AwaitAllData();
+  // collective too. AwaitData waits for the records of `nodes` and the data that this rank expects
+  // behind them; AwaitRoom, until this rank may send one of `nodes` the bytes for it, which Give
+  // does; End, which mostly need not, until what others may wait for has been sent.
+  absl::Status AwaitData(absl::Span<const int> nodes);
   absl::Status AwaitRoom(absl::Span<const int> nodes,
                          absl::FunctionRef<size_t(int node)> bytes_for);
   bool HasRoom(int node, size_t bytes) const;
   void Give(int node, const Tensor& tensor);
   absl::Status End();
+
+  // For collectives in which ranks meet through others. The records of this collective are compared
+  // by the caller. Whoever is sent anything waits for it in this call, so there is always room.
+  // AwaitRecord waits for the record of `node`, AwaitRelayed for what is expected behind it,
+  // TellAll sends the record to all. At last, if this rank has heard of all nodes, and all calls
+  // agree, EndRelayed.
+  void Relay(int node, const Tensor& tensor);
+  absl::Status AwaitRecord(int node);
+  absl::Status AwaitRelayed(int node);
+  void TellAll() { SendAllRecords(); }
+  absl::Status EndRelayed();
 
   // Between calls, while the history is of use: whether there is something that has not gone yet;
   // and send it, as far as that goes without a wait, or within `limit`.
@@ -136,11 +145,13 @@ class RailHistory {
   const size_t max_bytes_ahead_;
   const CallContext* call_ = nullptr;  // The one under way.
   std::array<Call, kCalls> calls_;
-  uint64_t number_ = 0;                    // Collectives that have begun.
-  uint64_t call_number_ = 0;               // Of call_: the next while it waits to begin.
-  bool has_given_ = false;                 // Data, in the call under way.
-  uint64_t met_ = 0;                       // The last in which ranks have met.
-  absl::InlinedVector<Peer, 4> peers_;     // By node. This node's means nothing.
+  uint64_t number_ = 0;                 // Collectives that have begun.
+  uint64_t call_number_ = 0;            // Of call_: the next while it waits to begin.
+  bool has_given_ = false;              // Data, in the call under way.
+  uint64_t met_ = 0;                    // The last in which ranks have met.
+  absl::InlinedVector<Peer, 4> peers_;  // By node. This node's means nothing.
+  // By node, for the wait in AwaitData: the position in the stream from it that is awaited.
+  absl::InlinedVector<uint64_t, 4> awaited_ends_;
   const IsAwaited* is_awaited_ = nullptr;  // Of the wait under way.
   std::vector<int> late_nodes_;            // Of the wait that has failed.
 };

@@ -44,6 +44,19 @@ inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
 // Where each node has one rank: nothing within a node makes a bandwidth algorithm slow to begin.
 inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 
+// From so many nodes on, leaders hear of some others through others in latency algorithms, which is
+// fewer packets for each.
+inline constexpr int kMinNodesToRelay = 4;
+
+// The same where they give to a root, which takes several packets by one system call. With 4 and 8
+// nodes that share two cores a tree takes a tenth longer; with more it has not been measured, but
+// what reaches one node at a time is then what bounds all.
+inline constexpr int kMinNodesToCollect = 16;
+
+// In rooted operations they do if half of all parts, about what a child of the root passes on, has
+// at most so many bytes; else each node gives to the root, or takes from it.
+inline constexpr size_t kTreeMaxBytes = 16 << 10;  // 16 KiB.
+
 // Where each node has one rank, the parts of an all_to_all go behind the record of the call if all
 // of them have one size, and together at most so many bytes. If those of another rank have not,
 // they are received to be thrown away.

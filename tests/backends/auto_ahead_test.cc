@@ -69,9 +69,10 @@ OpKind KindOfName(const std::string& name) {
 // Runs of one operation and one root, which let ranks get far ahead; of other operations between,
 // and of roots that are not leaders, in which all meet. Sizes on both sides of every way.
 void RunMany(const Worker& worker) {
-  constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,    OpKind::kGather,
-                               OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll,
-                               OpKind::kBroadcast, OpKind::kScatter};
+  constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,       OpKind::kGather,
+                               OpKind::kScatter,   OpKind::kAllReduce,    OpKind::kAllToAll,
+                               OpKind::kBroadcast, OpKind::kScatter,      OpKind::kBarrier,
+                               OpKind::kAllGather, OpKind::kReduceScatter};
   constexpr int64_t kCounts[] = {0, 1, 5, 16, 100, 1000, 4000, 12000, 20000};
   auto backend = worker.Join("auto", "group");
   absl::Status status = backend.status();
@@ -99,7 +100,8 @@ class AutoAheadTest : public testing::TestWithParam<std::vector<int>> {};
 INSTANTIATE_TEST_SUITE_P(Hosts, AutoAheadTest,
                          testing::Values(std::vector<int>{0, 0, 1, 1},
                                          std::vector<int>{0, 1, 1, 0, 0},
-                                         std::vector<int>{0, 1, 2, 2}),
+                                         std::vector<int>{0, 1, 2, 2},
+                                         std::vector<int>{0, 1, 1, 2, 3, 4, 4}),
                          [](const auto& info) { return absl::StrCat("case_", info.index); });
 
 TEST_P(AutoAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {

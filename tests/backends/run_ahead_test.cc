@@ -53,7 +53,8 @@ INSTANTIATE_TEST_SUITE_P(Sizes, SeveralTakersTest,
 // buffers again and again, while others still read them.
 TEST_P(RunAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {
   constexpr OpKind kKinds[] = {OpKind::kBroadcast, OpKind::kReduce,    OpKind::kGather,
-                               OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll};
+                               OpKind::kScatter,   OpKind::kAllReduce, OpKind::kAllToAll,
+                               OpKind::kBarrier,   OpKind::kAllGather, OpKind::kReduceScatter};
   constexpr int64_t kCounts[] = {0, 1, 5, 10, 16, 22, 23, 100, 1000, 5000, 20000};
   const int size = this->size();
   const auto statuses = RunRanks(size, [&](int rank) -> absl::Status {

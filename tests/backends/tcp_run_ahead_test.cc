@@ -29,6 +29,7 @@ using ::testing::HasSubstr;
 class TcpRunAheadTest : public RunAheadTest {};
 class TcpWithTwoRanksTest : public RunAheadTest {};
 class TcpWithThreeRanksTest : public RunAheadTest {};
+class TcpWithFiveRanksTest : public RunAheadTest {};
 class TcpWithSeveralTakersTest : public RunAheadTest {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, TcpRunAheadTest,
@@ -38,6 +39,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, TcpRunAheadTest,
 INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithTwoRanksTest, testing::Values(Case("tcp", 2)), NameOf);
 INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithThreeRanksTest,
                          testing::Values(Case("tcp", 3), Case("tcp_streams", 3)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithFiveRanksTest, testing::Values(Case("tcp", 5)), NameOf);
 INSTANTIATE_TEST_SUITE_P(Sizes, TcpWithSeveralTakersTest,
                          testing::Values(Case("tcp", 3), Case("tcp", 5), Case("tcp_streams", 3)),
                          NameOf);
@@ -121,7 +123,8 @@ TEST_P(TcpWithSeveralTakersTest, OnlyTheRankThatLeftTooEarlyIsNamed) {
   EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(size - 1)) << statuses[0];
 }
 
-// Rank 2 does not come. It keeps rank 1 from nothing that rank 0 has room to give it.
+// Rank 1, which passes nothing on, does not come. It keeps nothing from the others that rank 0 has
+// room to give them.
 TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) {
   const int size = this->size();
   Countdown joined(size), failed(1);
@@ -131,7 +134,7 @@ TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) 
     const auto call = [&](uint64_t sequence) {
       return Broadcast(*backend, sequence, 0, 16 << 10, rank == 0 ? kShort : kTimeout);
     };
-    if (rank == 2) {
+    if (rank == 1) {
       failed.Wait();
       return absl::OkStatus();
     }
@@ -141,8 +144,85 @@ TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) 
     return status;
   });
   EXPECT_EQ(KindOf(statuses[0]), ErrorKind::kTimeout) << statuses[0];
-  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(2)) << statuses[0];
+  EXPECT_THAT(RanksOf(statuses[0]), ElementsAre(1)) << statuses[0];
   for (int rank = 1; rank < size; ++rank) EXPECT_EQ(statuses[rank], absl::OkStatus());
+}
+
+// Rank 2 passes on to rank 3 what it takes of the root.
+TEST_P(TcpWithFiveRanksTest, WhoWaitsBehindARankThatDoesNotComeNamesThatOne) {
+  for (const OpKind kind : {OpKind::kBroadcast, OpKind::kScatter}) {
+    SCOPED_TRACE(Name(kind));
+    const auto store = std::make_shared<HashStore>();
+    Countdown failed(1);
+    const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      absl::Status status;
+      if (rank != 2) {
+        status =
+            RunAndWait(*backend, Build(Spec{kind}, rank, size()), {5, Deadline(kShort)}).status();
+      }
+      if (rank == 3) failed.Step();
+      failed.Wait();
+      return status;
+    });
+    for (const int rank : {0, 1, 4}) EXPECT_EQ(statuses[rank], absl::OkStatus());
+    EXPECT_EQ(KindOf(statuses[3]), ErrorKind::kTimeout) << statuses[3];
+    EXPECT_THAT(RanksOf(statuses[3]), ElementsAre(2)) << statuses[3];
+  }
+}
+
+// Ranks 0 and 1 meet through others: rank 0 waits for ranks 1, 2 and 4, of which it hears of 3.
+TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatDoesNotComeToAMeetingIsNamed) {
+  for (const OpKind kind : {OpKind::kBarrier, OpKind::kAllReduce, OpKind::kAllGather}) {
+    for (int absent = 0; absent < size(); ++absent) {
+      SCOPED_TRACE(absl::StrCat(Name(kind), " without ", absent));
+      const auto store = std::make_shared<HashStore>();
+      Countdown failed(size() - 1);
+      const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+        absl::Status status;
+        if (rank != absent) {
+          status =
+              RunAndWait(*backend, Build(Spec{kind}, rank, size()), {5, Deadline(kShort)}).status();
+          failed.Step();
+        }
+        failed.Wait();
+        return status;
+      });
+      for (int rank = 0; rank < size(); ++rank) {
+        if (rank == absent) continue;
+        EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kTimeout) << statuses[rank];
+        EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(absent)) << statuses[rank];
+      }
+    }
+  }
+}
+
+// The same where that rank leaves instead.
+TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatLeavesAMeetingIsNamed) {
+  for (int leaving = 0; leaving < size(); ++leaving) {
+    SCOPED_TRACE(leaving);
+    const auto store = std::make_shared<HashStore>();
+    Countdown failed(size() - 1);
+    const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      SYNCLINE_RETURN_IF_ERROR(Barrier(*backend, 4));
+      if (rank == leaving) {
+        backend.reset();
+        failed.Wait();
+        return absl::OkStatus();
+      }
+      const absl::Status status = Barrier(*backend, 5);
+      failed.Step();
+      failed.Wait();
+      return status;
+    });
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == leaving) continue;
+      EXPECT_THAT(std::string(statuses[rank].message()), HasSubstr("has left the group"));
+      EXPECT_THAT(RanksOf(statuses[rank]), ElementsAre(leaving)) << statuses[rank];
+    }
+  }
 }
 
 // Rank 1 comes after rank 0 has given both, so it never sleeps, and goes to its receive having told

@@ -22,7 +22,7 @@
 
 namespace syncline::fuzz {
 
-inline constexpr int kRanks = 3;
+inline constexpr int kRanks = 4;
 
 // The table of rank 0, made once.
 inline const backends::PeerTable& Peers() {

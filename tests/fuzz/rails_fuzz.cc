@@ -18,6 +18,7 @@
 #include "backends/hierarchical/bandwidth_algorithms.h"
 #include "backends/hierarchical/hierarchical_call.h"
 #include "backends/hierarchical/latency_algorithms.h"
+#include "backends/hierarchical/node_tree.h"
 #include "backends/hierarchical/rail_history.h"
 #include "backends/hierarchical/rail_sockets.h"
 #include "backends/hierarchical/topology.h"
@@ -36,7 +37,8 @@ using hierarchical::HierarchicalCall;
 using hierarchical::RailHistory;
 using hierarchical::RailSockets;
 
-enum class Way { kLatency, kBandwidth, kAhead };
+enum class Way { kLatency, kBandwidth, kAhead, kRelayed };
+constexpr int kWays = 4;
 
 constexpr int kCalls = 16;
 constexpr int kAllToAll = 5;  // What half its number is.
@@ -45,7 +47,7 @@ constexpr int64_t kCount = 3;
 // One rank on each of kRanks nodes, of which this is node 0.
 const hierarchical::Topology& TopologyOfAll() {
   static const auto* const topology =
-      new hierarchical::Topology(std::vector<std::string>{"a", "b", "c"}, 0);
+      new hierarchical::Topology(std::vector<std::string>{"a", "b", "c", "d"}, 0);
   return *topology;
 }
 
@@ -61,8 +63,11 @@ struct Arguments {
   std::vector<Tensor> inputs, outputs;
 };
 
+// Node 0 is the root, or passes on what goes between node 2 and node 1.
+int RootOf(int call) { return call % 2 * 2; }
+
 Collective CollectiveOf(int call, const Arguments& with) {
-  const int root = call % 2;
+  const int root = RootOf(call);
   switch (call / 2) {
     case 0:
       return Collective::Broadcast(with.tensor, root);
@@ -83,16 +88,27 @@ Collective CollectiveOf(int call, const Arguments& with) {
   }
 }
 
+bool CanBe(Way way, const Collective& call) {
+  if (way == Way::kAhead) return HasRoot(call.kind);
+  if (way != Way::kRelayed) return true;
+  return call.kind == OpKind::kAllReduce || call.kind == OpKind::kAllGather ||
+         call.kind == OpKind::kReduceScatter;
+}
+
 // Whether this rank may not return OK if `peer` has called something else.
 bool Needs(const Collective& call, Way way, int peer) {
+  if (way == Way::kRelayed) return peer == 1 || peer == 2;  // Of which it hears of 3.
   if (way != Way::kAhead) return true;
+  // From 4 nodes on the root gives along a binomial tree, and takes from each node up to 15.
+  const hierarchical::NodeTree tree(TopologyOfAll(), call.peer,
+                                    hierarchical::NodeTree::Shape::kBinomial);
   const bool root_gives = call.kind == OpKind::kBroadcast || call.kind == OpKind::kScatter;
-  return root_gives ? peer == call.peer : call.peer == 0;
+  return root_gives ? !tree.is_root() && peer == tree.parent() : tree.is_root();
 }
 
 absl::Status Run(int number, HierarchicalCall& call, const Arguments& with, bool is_long) {
   using namespace hierarchical;
-  const int root = number % 2;
+  const int root = RootOf(number);
   switch (number / 2) {
     case 0:
       return is_long ? BandwidthBroadcast(call, with.tensor, root)
@@ -134,7 +150,8 @@ std::string RecordOf(int number, Way way = Way::kLatency) {
   const Arguments arguments;
   const Collective collective = CollectiveOf(number, arguments);
   FingerprintRecord record = FingerprintRecord::Of(ContextOf(collective));
-  if (way == Way::kAhead && HasRoot(collective.kind)) record.SetGoesAhead();
+  if (way == Way::kAhead && CanBe(way, collective)) record.SetGoesAhead();
+  if (way == Way::kRelayed && CanBe(way, collective)) record.SetRelays();
   return std::string(reinterpret_cast<const char*>(&record), sizeof(record));
 }
 
@@ -143,11 +160,13 @@ std::string RecordOf(int number, Way way = Way::kLatency) {
 void RunOne(absl::string_view input) {
   Reader reader(input);
   const int number = reader.Below(kCalls);
-  const auto chosen = static_cast<Way>(reader.Below(3));
+  const auto chosen = static_cast<Way>(reader.Below(kWays));
   const Arguments arguments;
   const Collective collective = CollectiveOf(number, arguments);
-  const bool is_ahead = chosen == Way::kAhead && HasRoot(collective.kind);
-  const Way way = chosen == Way::kAhead && !is_ahead ? Way::kLatency : chosen;
+  const Way way = CanBe(chosen, collective) ? chosen : Way::kLatency;
+  const hierarchical::Meeting meeting = way == Way::kAhead     ? hierarchical::Meeting::kNone
+                                        : way == Way::kRelayed ? hierarchical::Meeting::kRelayed
+                                                               : hierarchical::Meeting::kDirect;
   Connections connections;
   bool agree = true;
   const std::string correct = RecordOf(number);
@@ -169,7 +188,7 @@ void RunOne(absl::string_view input) {
   backends::ScratchArena arena;
   const CallContext context = ContextOf(collective);
   RailHistory history(TopologyOfAll(), rail);
-  HierarchicalCall call({TopologyOfAll(), nullptr, &rail, &history, arena, is_ahead}, context);
+  HierarchicalCall call({TopologyOfAll(), nullptr, &rail, &history, arena, meeting}, context);
   const absl::Status status = Run(number, call, arguments, way == Way::kBandwidth);
   // all_to_all leaves sizes that differ to its caller.
   Require(!status.ok() || agree || number / 2 == kAllToAll, "a call that differs is an error");
@@ -180,13 +199,14 @@ std::vector<std::string> Seeds() {
   std::vector<std::string> seeds;
   for (char number = 0; number < kCalls; ++number) {
     const std::string data(kRanks * kCount * sizeof(float), '\1');
-    for (const Way way : {Way::kLatency, Way::kBandwidth, Way::kAhead}) {
+    for (const Way way : {Way::kLatency, Way::kBandwidth, Way::kAhead, Way::kRelayed}) {
       const std::string record = RecordOf(number, way);
       const std::string other = RecordOf((number + 2) % kCalls, way);
       const std::string call = {number, static_cast<char>(way)};
-      seeds.push_back(call + Text(record + data) + Text(record + data));
-      seeds.push_back(call + Text(record + data) + Text(other + data));
-      seeds.push_back(call + Text(record + data.substr(0, 5)) + Text(record));
+      const std::string whole = Text(record + data);
+      seeds.push_back(call + whole + whole + whole);
+      seeds.push_back(call + whole + Text(other + data) + whole);
+      seeds.push_back(call + Text(record + data.substr(0, 5)) + Text(record) + whole);
     }
   }
   return seeds;
