@@ -157,9 +157,15 @@ absl::Status HierarchicalCall::CheckFingerprints() {
   SYNCLINE_DCHECK(is_on_rail());
   absl::Status have_come = history().AwaitEarlierRecords();
   if (have_come.ok()) have_come = history().AwaitRecords();
-  if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;
+  SYNCLINE_RETURN_IF_ERROR(CompareRecords(have_come));
+  history().NoteMeeting();
+  return absl::OkStatus();
+}
+
+// A mismatch with those that have come explains more than that another has not.
+absl::Status HierarchicalCall::CompareRecords(const absl::Status& have_come) {
+  if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;  // Of an earlier call.
   if (!have_come.ok() && transports_.rail->is_aborted()) return have_come;
-  // A mismatch with those that have come explains more than that another has not.
   absl::Status mismatch;
   bool all_meet = true;
   for (int node = 0; node < node_count(); ++node) {
@@ -168,12 +174,9 @@ absl::Status HierarchicalCall::CheckFingerprints() {
     mismatch.Update(history().Compare(node));
     all_meet = all_meet && !history().of(node).goes_ahead();
   }
-  if (!mismatch.ok()) {
-    // If not all ranks will come to exchange the calls in full, this one says what it knows.
-    return all_meet && have_come.ok() ? DifferentCalls() : mismatch;
-  }
-  if (have_come.ok()) history().NoteMeeting();
-  return have_come;
+  if (mismatch.ok()) return have_come;
+  // If not all ranks will come to exchange the calls in full, this one says what it knows.
+  return all_meet && have_come.ok() ? DifferentCalls() : mismatch;
 }
 
 absl::Status HierarchicalCall::DifferentCalls() {
@@ -202,23 +205,23 @@ absl::Status HierarchicalCall::Relay(int to, const Tensor& given, int from, cons
   Receive(from, words.Slice(1, 1));
   Receive(from, taken);
   absl::Status come = history().AwaitRecord(from);
-  if (KindOf(come) == ErrorKind::kMismatch) return come;  // Of an earlier call.
-  if (!come.ok() && transports_.rail->is_aborted()) return come;
-  const absl::Status same = history().HasCome(from) ? history().Compare(from) : absl::OkStatus();
-  if (same.ok() && come.ok()) come = history().AwaitRelayed(from);
-  if (!same.ok()) difference_.Update(same);
-  has_heard_of_difference_ = has_heard_of_difference_ || !same.ok() || differs[1] != 0;
-  // What this rank has seen explains more than that another has not come. One that goes ahead will
-  // not come to exchange the calls in full.
-  if (!come.ok() && !transports_.rail->is_aborted() && !difference_.ok()) return difference_;
+  if (!come.ok()) return CompareRecords(come);
+  const absl::Status same = history().Compare(from);
+  // One that goes ahead will not come to exchange the calls in full.
   if (!same.ok() && history().of(from).goes_ahead()) return same;
-  return come;
+  if (same.ok()) come = history().AwaitRelayed(from);
+  if (!come.ok()) return CompareRecords(come);
+  has_heard_of_difference_ = has_heard_of_difference_ || !same.ok() || differs[1] != 0;
+  return absl::OkStatus();
 }
 
+// All come to exchange the calls in full once all have come to this one. Until then the rail is
+// served: others may need what this rank has sent them.
 absl::Status HierarchicalCall::EndRelayed() {
   if (!has_heard_of_difference_) return history().EndRelayed();
   history().TellAll();
   NoteSentRecords();
+  SYNCLINE_RETURN_IF_ERROR(CompareRecords(history().AwaitRecords()));
   return DifferentCalls();
 }
 

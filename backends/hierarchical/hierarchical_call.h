@@ -153,6 +153,9 @@ class HierarchicalCall {
  private:
   absl::Status DifferentCalls();
   void NoteSentRecords();
+  // After a wait for the records of all nodes, or for what one relays: the error of the wait, or
+  // what is to be said of calls that differ, as far as records have come.
+  absl::Status CompareRecords(const absl::Status& have_come);
   // Whether the leaders of all other nodes have come to this call, within kMeetingTimeout, and none
   // goes ahead.
   bool AllNodesMeet();
@@ -170,10 +173,7 @@ class HierarchicalCall {
   // By node: that in the stream to it at which this node's record has gone.
   absl::InlinedVector<uint64_t, 4> sent_record_ends_;
   bool has_sent_fingerprint_ = false;
-  // Of a relayed call: whether this rank has heard of calls that differ, and the first that it has
-  // seen itself.
-  bool has_heard_of_difference_ = false;
-  absl::Status difference_;
+  bool has_heard_of_difference_ = false;  // In a relayed call.
   bool has_mismatch_ = false;
 };
 

@@ -198,6 +198,35 @@ TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatDoesNotComeToAMeetingIsNamed) {
   }
 }
 
+// Ranks that meet through others, too, compare what has come before they say that one is late.
+TEST_P(TcpWithFiveRanksTest, RanksThatMeetHearOfAnotherCallThoughOneIsAbsent) {
+  for (int odd = 0; odd < size(); ++odd) {
+    const int absent = (odd + 3) % size();
+    SCOPED_TRACE(absl::StrCat(odd, " is odd, ", absent, " is absent"));
+    const auto store = std::make_shared<HashStore>();
+    Countdown failed(size() - 1);
+    const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      absl::Status status;
+      if (rank != absent) {
+        const Tensor tensor = Tensor::Zeros(DType::kFloat32, {rank == odd ? 3 : 4});
+        status = RunAndWait(*backend, Collective::AllReduce(tensor, ReduceOp::kSum),
+                            {5, Deadline(kShort)})
+                     .status();
+        failed.Step();
+      }
+      failed.Wait();
+      return status;
+    });
+    for (int rank = 0; rank < size(); ++rank) {
+      if (rank == absent) continue;
+      ExpectMismatch(statuses[rank],
+                     absl::StrCat("rank ", odd, " called all_reduce #5 (float32, 3 elements"),
+                     " called all_reduce #5 (float32, 4 elements");
+    }
+  }
+}
+
 // The same where that rank leaves instead.
 TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatLeavesAMeetingIsNamed) {
   for (int leaving = 0; leaving < size(); ++leaving) {
