@@ -165,7 +165,10 @@ absl::Status HierarchicalCall::CheckFingerprints() {
 // A mismatch with those that have come explains more than that another has not.
 absl::Status HierarchicalCall::CompareRecords(const absl::Status& have_come) {
   if (KindOf(have_come) == ErrorKind::kMismatch) return have_come;  // Of an earlier call.
-  if (!have_come.ok() && transports_.rail->is_aborted()) return have_come;
+  // Whoever has ended the group says why. But if this rank's time is up too, it takes that for what
+  // it waited for, though it may have seen more.
+  const bool is_ended = transports_.rail->is_aborted() && !context_.deadline.Expired();
+  if (!have_come.ok() && is_ended) return have_come;
   absl::Status mismatch;
   bool all_meet = true;
   for (int node = 0; node < node_count(); ++node) {
