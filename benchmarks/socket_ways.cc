@@ -1,5 +1,6 @@
 // What other ways to use a TCP connection would bring than those of backend tcp, which calls send
-// and recv and looks again and again before it sleeps: io_uring, and sending without a copy. Two
+// and recv and looks again and again before it sleeps: io_uring, sending without a copy, options of
+// the kernel, and epoll where a process has many connections. Two
 // processes in network namespaces, with a core each if there are two. Prints a table: the median of
 // kRounds, in which all ways take turns.
 #include <arpa/inet.h>
@@ -7,7 +8,10 @@
 #include <linux/io_uring.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sched.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -34,7 +38,20 @@ namespace {
 
 constexpr int kRounds = 5;
 
-enum class Way { kPlain, kBlocking, kUring, kZeroCopy, kUringZeroCopy };
+enum class Way {
+  kPlain,
+  kBlocking,
+  kUring,
+  kZeroCopy,
+  kUringZeroCopy,
+  kQuickAck,
+  kBusyPoll,
+  kPoll,
+  kEpoll,
+};
+
+// Where a process waits for one of many connections.
+constexpr int kManyConnections = 256;
 
 struct Measurement {
   const char* name;
@@ -54,7 +71,11 @@ constexpr NamedWay kWays[] = {{"send and recv, looks again and again", Way::kPla
                               {"send and recv, sleeps", Way::kBlocking},
                               {"io_uring, looks again and again", Way::kUring},
                               {"MSG_ZEROCOPY", Way::kZeroCopy},
-                              {"io_uring, SEND_ZC", Way::kUringZeroCopy}};
+                              {"io_uring, SEND_ZC", Way::kUringZeroCopy},
+                              {"TCP_QUICKACK before each recv, looks again", Way::kQuickAck},
+                              {"SO_BUSY_POLL of 50 us, sleeps", Way::kBusyPoll},
+                              {"sleeps in poll, for 256", Way::kPoll},
+                              {"sleeps in epoll, for 256", Way::kEpoll}};
 
 [[noreturn]] void Die(const char* what) {
   std::perror(what);
@@ -139,6 +160,12 @@ class Connection {
     const int on = 1;
     setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     setsockopt(socket, SOL_SOCKET, SO_ZEROCOPY, &on, sizeof(on));
+    const int busy_poll_us = 50;
+    if (way == Way::kBusyPoll &&
+        setsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &busy_poll_us, sizeof(busy_poll_us)) != 0) {
+      Die("SO_BUSY_POLL");
+    }
+    if (way == Way::kPoll || way == Way::kEpoll) AddIdleNeighbours();
   }
 
   void Send(const char* data, size_t bytes) {
@@ -156,10 +183,12 @@ class Connection {
     while (in_flight_ > 0) TakeNotices();
   }
 
-  void Receive(char* data, size_t bytes) const {
+  void Receive(char* data, size_t bytes) {
     if (way_ == Way::kUring) return ring_->Run(IORING_OP_RECV, socket_, data, bytes);
-    const int flags = way_ == Way::kBlocking ? MSG_WAITALL : MSG_DONTWAIT;
+    const bool sleeps = way_ == Way::kBlocking || way_ == Way::kBusyPoll;
+    const int flags = sleeps ? MSG_WAITALL : MSG_DONTWAIT;
     for (size_t done = 0; done < bytes;) {
+      AwaitMore();
       const ssize_t count = recv(socket_, data + done, bytes - done, flags);
       if (count == 0 || (count < 0 && errno != EAGAIN)) Die("recv");
       if (count > 0) done += count;
@@ -170,6 +199,29 @@ class Connection {
   bool was_copied() const { return was_copied_; }
 
  private:
+  // What a process has that waits for many others, of which this connection's peer alone sends.
+  void AddIdleNeighbours() {
+    epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    for (int i = 0; i < kManyConnections; ++i) {
+      const int fd = i == kManyConnections / 2 ? socket_ : eventfd(0, EFD_CLOEXEC);
+      if (fd < 0) Die("eventfd");
+      entries_.push_back({fd, POLLIN, 0});
+      epoll_event event = {};
+      event.events = EPOLLIN;
+      if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) Die("epoll_ctl");
+    }
+  }
+
+  void AwaitMore() {
+    if (way_ == Way::kQuickAck) {
+      const int on = 1;
+      setsockopt(socket_, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof(on));
+    }
+    if (way_ == Way::kPoll && poll(entries_.data(), entries_.size(), -1) < 1) Die("poll");
+    epoll_event event;
+    if (way_ == Way::kEpoll && epoll_wait(epoll_, &event, 1, -1) != 1) Die("epoll_wait");
+  }
+
   // That the kernel no longer reads what was sent: the kernel's msg_zerocopy.
   void TakeNotices() {
     char control[128];
@@ -187,6 +239,8 @@ class Connection {
   const int socket_;
   const Way way_;
   const std::unique_ptr<Ring> ring_;
+  std::vector<pollfd> entries_;
+  int epoll_ = -1;
   int in_flight_ = 0;
   bool was_copied_ = false;
 };
