@@ -210,6 +210,19 @@ absl::Status BandwidthReduce(HierarchicalCall& call, const Tensor& tensor, Reduc
   return topology.is_even() ? absl::OkStatus() : call.Barrier();
 }
 
+namespace {
+
+// A chunk leaves each node of the ring once it has come there as a whole, so the last node waits as
+// long as a chunk takes over all hops. Chunks that are a quarter of the tensor for each hop after
+// the first leave that wait a quarter of what the tensor takes over one hop.
+size_t BroadcastChunkBytes(const Topology& topology, const Tensor& tensor) {
+  const size_t later_hops = static_cast<size_t>(topology.node_count()) - 2;
+  if (later_hops == 0) return kChunkBytes;
+  return std::clamp(tensor.nbytes() / (4 * later_hops), kMinBroadcastChunkBytes, kChunkBytes);
+}
+
+}  // namespace
+
 // A pipeline over the ring of nodes, on each rail: every node sends each byte once. The ranks of
 // the root's node get the chunk through shared memory before it leaves, those of other nodes after
 // it has come.
@@ -218,7 +231,7 @@ absl::Status BandwidthBroadcast(HierarchicalCall& call, const Tensor& tensor, in
   const int root_node = topology.node_of[root];
   const bool is_root_node = topology.node == root_node;
   const bool is_last_node = topology.NodeAt(1) == root_node;
-  const Chunks chunks(tensor.numel(), tensor.dtype(), kChunkBytes);
+  const Chunks chunks(tensor.numel(), tensor.dtype(), BroadcastChunkBytes(topology, tensor));
   std::vector<Tensor> parts[2];
   HierarchicalCall::Progress progress[2];
   const auto begin = [&](int64_t k) -> absl::Status {

@@ -272,7 +272,8 @@ bool HierarchicalBackend::IsRelayed(const Collective& call) const {
     case OpKind::kAllGather:
       return TotalBytes(call.outputs) <= latency_max_bytes_;
     case OpKind::kReduceScatter:
-      return TotalBytes(call.inputs) <= latency_max_bytes_;
+      return TotalBytes(call.inputs) <=
+             (is_each_alone() ? kRelayedReduceScatterMaxBytesAlone : latency_max_bytes_);
     default:
       return false;
   }

@@ -531,10 +531,38 @@ absl::Status LatencyAllGather(HierarchicalCall& call, absl::Span<const Tensor> o
   return absl::OkStatus();
 }
 
-// An all_reduce of all parts: of few bytes, messages cost more than bytes.
+namespace {
+
+// Where each node has one rank: each sends the others their parts, and reduces what comes for it.
+absl::Status ReduceScatterAlone(HierarchicalCall& call, const Tensor& output,
+                                absl::Span<const Tensor> inputs, ReduceOp op) {
+  const Topology& topology = call.topology();
+  const auto rank_of = [&](int node) { return topology.nodes[node][0]; };
+  absl::InlinedVector<const void*, 8> terms(topology.node_count());
+  terms[topology.node] = inputs[rank_of(topology.node)].data();
+  SYNCLINE_RETURN_IF_ERROR(call.SendFingerprint());
+  for (const int node : OtherNodes(topology)) {
+    call.Send(node, inputs[rank_of(node)]);
+    const Tensor received = call.arena().Allocate(output.dtype(), output.numel());
+    terms[node] = received.data();
+    call.Receive(node, received);
+  }
+  SYNCLINE_RETURN_IF_ERROR(call.CheckFingerprints());
+  SYNCLINE_RETURN_IF_ERROR(call.AwaitAll());
+  if (output.numel() > 0) Combine(call, output, terms, op);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// An all_reduce of all parts: of few bytes, messages cost more than bytes. Where each node has one
+// rank, parts that go straight to their node are no more messages, unless some are relayed.
 absl::Status LatencyReduceScatter(HierarchicalCall& call, const Tensor& output,
                                   absl::Span<const Tensor> inputs, ReduceOp op) {
   const Topology& topology = call.topology();
+  if (topology.max_local_size == 1 && !call.relays()) {
+    return ReduceScatterAlone(call, output, inputs, op);
+  }
   const int own_rank = topology.local_ranks()[topology.local_rank];
   const Tensor all = call.arena().Allocate(output.dtype(), TotalNumel(inputs));
   int64_t offset = 0, own_offset = 0;

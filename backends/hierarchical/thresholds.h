@@ -48,6 +48,11 @@ inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 // fewer packets for each.
 inline constexpr int kMinNodesToRelay = 4;
 
+// Where each node has one rank, parts of a reduce_scatter that are more together go straight to
+// their nodes: a leader that passes on others' parts sends as many times as much as there are
+// nodes.
+inline constexpr size_t kRelayedReduceScatterMaxBytesAlone = 2 << 10;  // 2 KiB.
+
 // The same where they give to a root, which takes several packets by one system call. With 4 and 8
 // nodes that share two cores a tree takes a tenth longer; with more it has not been measured, but
 // what reaches one node at a time is then what bounds all.
@@ -65,6 +70,9 @@ inline constexpr size_t kAtOnceMaxBytesAlone = 4 << 20;  // 4 MiB.
 // A bandwidth algorithm works on chunks of so many bytes, for all rails together. What one rail has
 // of a chunk, once from each node, fits a core's cache.
 inline constexpr size_t kChunkBytes = 1 << 20;  // 1 MiB.
+
+// A broadcast over more than two nodes takes smaller ones, of at least so many bytes.
+inline constexpr size_t kMinBroadcastChunkBytes = 256 << 10;  // 256 KiB.
 
 // Two nodes reduce tensors of at most so many bytes in one exchange, in which each sends all it
 // has, and larger ones in two, where each combines half.
