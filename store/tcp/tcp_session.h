@@ -5,26 +5,20 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
-#include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
-#include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "store/common/table.h"
+#include "store/tcp/request_handler.h"
 #include "store/tcp/store.grpc.pb.h"
 
 namespace syncline::tcp_store {
 
-// Answers the requests of one stream, whose client knows the job's secret. A wait is parked in the
-// table, so takes no thread, and goes when the client cancels it or leaves. Thread-safe; gRPC calls
-// the reactions on its own threads.
+// One stream, whose client knows the job's secret. A RequestHandler answers what comes.
+// Thread-safe; gRPC calls the reactions on its own threads.
 class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wire::ServerMessage>,
                          public std::enable_shared_from_this<TCPSession> {
  public:
@@ -52,19 +46,7 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   void OnDone() override;
 
  private:
-  using FillReply = void (*)(std::vector<std::string> values, wire::ServerMessage* reply);
-
   void Begin();
-  void Handle(wire::ClientMessage* message);
-  absl::Status SetOnDisconnect(wire::Pairs* pairs);
-  // GetOrPark or QueuePopOrPark of the table.
-  using Park = absl::FunctionRef<std::optional<std::vector<std::string>>(store::Table::Ready,
-                                                                         store::Table::WaitId*)>;
-  void Wait(uint64_t id, wire::Keys* keys, store::Table::Needs needs, FillReply fill);
-  void QueuePop(uint64_t id, const std::string& key);
-  absl::Status ParkOrFill(wire::ServerMessage* reply, FillReply fill, Park park, bool* is_parked);
-  void EndWait(uint64_t id, std::vector<std::string> values, FillReply fill);
-  void Cancel(uint64_t id);
   void Send(wire::ServerMessage message);
   void CancelUnlessDone();
   void BeginClosing(const grpc::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -73,8 +55,9 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   const std::shared_ptr<Shared> shared_;
   grpc::CallbackServerContext* const context_;  // Valid until OnDone.
   std::shared_ptr<TCPSession> self_;
-  wire::ClientMessage incoming_;  // Used by one read at a time.
-  grpc::Alarm drain_;             // For the client to read the last answers.
+  std::shared_ptr<RequestHandler> requests_;  // Set by Begin.
+  wire::ClientMessage incoming_;              // Used by one read at a time.
+  grpc::Alarm drain_;                         // For the client to read the last answers.
 
   absl::Mutex mutex_;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;   // gRPC takes one write at a time.
@@ -84,9 +67,6 @@ class TCPSession final : public grpc::ServerBidiReactor<wire::ClientMessage, wir
   bool done_ ABSL_GUARDED_BY(mutex_) = false;      // context_ is gone.
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::deque<wire::ServerMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // The first is being written.
-  absl::flat_hash_map<uint64_t, store::Table::WaitId> parked_
-      ABSL_GUARDED_BY(mutex_);  // By request.
-  absl::flat_hash_map<std::string, std::string> on_disconnect_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline::tcp_store

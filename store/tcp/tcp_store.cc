@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "core/tls/context.h"
 #include "store/common/errors.h"
 #include "store/common/listen_address.h"
+#include "store/tcp/answers.h"
 #include "store/tcp/store.pb.h"
 #include "store/tcp/tcp_client.h"
 #include "store/tcp/tcp_connect.h"
@@ -30,8 +30,10 @@ using store::CheckKey;
 using store::CheckPairs;
 using store::DescribeKeys;
 using store::JoinHostPort;
-using store::NotSetError;
+using tcp_store::CheckAnswer;
 using tcp_store::ServerAddress;
+using tcp_store::TakeKeys;
+using tcp_store::TakeValues;
 using tcp_store::TCPClient;
 using tcp_store::TCPServer;
 
@@ -114,22 +116,12 @@ void Fill(absl::Span<const std::string> keys, wire::Keys* out) {
   for (const std::string& key : keys) out->add_keys(key);
 }
 
-std::vector<std::string> Take(google::protobuf::RepeatedPtrField<std::string>* strings) {
-  return {std::make_move_iterator(strings->begin()), std::make_move_iterator(strings->end())};
-}
-
 // What one call asks, of whom, and how an error is worded.
 struct Question {
   const std::string store;
   absl::Span<const std::string> keys;  // That it is about.
   const absl::Duration timeout;
 };
-
-absl::Status WrongAnswer(absl::string_view store) {
-  return AnnotateStore(NetworkError("the server's answer is not to the question; see whether all "
-                                    "processes run the same version"),
-                       store);
-}
 
 // The answer, if it is of the `expected` sort.
 absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& question,
@@ -141,20 +133,8 @@ absl::StatusOr<wire::ServerMessage> Ask(TCPClient* client, const Question& quest
     if (!question.keys.empty()) status = Annotate(status, DescribeKeys(question.keys));
     return AnnotateStore(status, question.store);
   }
-  if (reply->body_case() == expected) return reply;
-  switch (reply->body_case()) {
-    case Body::kNotSet:
-      return NotSetError(question.store, Take(reply->mutable_not_set()->mutable_keys()),
-                         question.timeout);
-    case Body::kError: {
-      const wire::Error& error = reply->error();
-      return AnnotateStore(error.kind() == wire::Error::ARGUMENT ? ArgumentError(error.message())
-                                                                 : StoreError(error.message()),
-                           question.store);
-    }
-    default:
-      return WrongAnswer(question.store);
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckAnswer(question.store, question.timeout, expected, *reply));
+  return reply;
 }
 
 }  // namespace
@@ -297,7 +277,7 @@ absl::StatusOr<std::vector<std::string>> TCPStore::Keys(absl::string_view prefix
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
       Ask(client_.get(), {ToString(), {}, timeout()}, std::move(request), Body::kValues));
-  return Take(reply.mutable_values()->mutable_values());
+  return TakeKeys(ToString(), prefix, reply);
 }
 
 absl::Status TCPStore::Append(absl::string_view key, absl::string_view value) {
@@ -334,8 +314,8 @@ absl::StatusOr<std::string> TCPStore::QueuePop(absl::string_view key, absl::Dura
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
       Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kValues));
-  if (reply.values().values_size() != 1) return WrongAnswer(ToString());
-  return std::move(*reply.mutable_values()->mutable_values(0));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<std::string> values, TakeValues(ToString(), 1, reply));
+  return std::move(values[0]);
 }
 
 absl::StatusOr<std::optional<std::string>> TCPStore::QueueTryPop(absl::string_view key) {
@@ -368,9 +348,7 @@ absl::StatusOr<std::vector<std::string>> TCPStore::MultiGet(absl::Span<const std
   SYNCLINE_ASSIGN_OR_RETURN(
       wire::ServerMessage reply,
       Ask(client_.get(), {ToString(), keys, timeout}, std::move(request), Body::kValues));
-  std::vector<std::string> values = Take(reply.mutable_values()->mutable_values());
-  if (values.size() != keys.size()) return WrongAnswer(ToString());
-  return values;
+  return TakeValues(ToString(), keys.size(), reply);
 }
 
 absl::Status TCPStore::MultiSet(absl::Span<const std::string> keys,
