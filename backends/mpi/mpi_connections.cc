@@ -5,13 +5,11 @@
 #include <random>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "backends/common/call_comparison.h"
 #include "backends/common/call_description.h"
 #include "backends/common/tls_join.h"
+#include "backends/mpi/members.h"
 #include "backends/mpi/mpi_requests.h"
 #include "backends/mpi/thresholds.h"
 #include "core/base/rank_ranges.h"
@@ -23,41 +21,6 @@ namespace syncline::mpi {
 namespace {
 
 constexpr int kControlTag = 0;
-
-// A rank's payload in the PeerTable: "1 0 3 8 4711 Open MPI": whether it compares calls, whether
-// its process hosts the store, its rank in MPI_COMM_WORLD, the size of that, a nonce, of which rank
-// 0's counts, and the family of its library.
-struct Member {
-  bool checks = true;
-  bool hosts_store = false;
-  int world_rank = 0;
-  int world_size = 0;
-  uint64_t nonce = 0;
-  std::string family;
-};
-
-std::string Serialize(const Member& member) {
-  return absl::StrCat(member.checks ? 1 : 0, " ", member.hosts_store ? 1 : 0, " ",
-                      member.world_rank, " ", member.world_size, " ", member.nonce, " ",
-                      member.family);
-}
-
-absl::StatusOr<Member> ParseMember(const backends::PeerTable& peers, int rank) {
-  const std::vector<std::string> words =
-      absl::StrSplit(peers.payload(rank), absl::MaxSplits(' ', 5));
-  Member member;
-  if (words.size() == 6 && absl::SimpleAtoi(words[2], &member.world_rank) &&
-      absl::SimpleAtoi(words[3], &member.world_size) && absl::SimpleAtoi(words[4], &member.nonce)) {
-    member.checks = words[0] == "1";
-    member.hosts_store = words[1] == "1";
-    member.family = words[5];
-    return member;
-  }
-  return WithRanks(BackendError(absl::StrCat(peers.Describe(rank), " describes its MPI in words ",
-                                             "that are not understood: do all ranks run the same ",
-                                             "version of Syncline?")),
-                   {rank});
-}
 
 absl::StatusOr<Member> DescribeSelf(const MpiApi& api, const BackendConfig& config) {
   Member self;
@@ -72,50 +35,6 @@ absl::StatusOr<Member> DescribeSelf(const MpiApi& api, const BackendConfig& conf
   return self;
 }
 
-// What the ranks of a group know of each other.
-struct Members {
-  std::vector<int> world_ranks;  // In MPI_COMM_WORLD.
-  uint64_t nonce = 0;
-  int hosting_rank = -1;  // Its process hosts the store.
-};
-
-// An error if the ranks cannot be in one communicator.
-absl::StatusOr<Members> ReadMembers(const backends::PeerTable& peers) {
-  Members members;
-  std::vector<int>& world_ranks = members.world_ranks;
-  std::vector<MismatchCheck> checks;
-  Member first;
-  for (int rank = 0; rank < peers.size(); ++rank) {
-    SYNCLINE_ASSIGN_OR_RETURN(const Member member, ParseMember(peers, rank));
-    if (rank == 0) first = member;
-    if (member.hosts_store) members.hosting_rank = rank;
-    checks.push_back(member.checks ? MismatchCheck::kOn : MismatchCheck::kOff);
-    const auto same = std::find(world_ranks.begin(), world_ranks.end(), member.world_rank);
-    const int twin = static_cast<int>(same - world_ranks.begin());
-    if (member.family != first.family) {
-      return WithRanks(
-          ArgumentError(absl::StrCat(peers.Describe(0), " uses ", first.family, ", and ",
-                                     peers.Describe(rank), " ", member.family,
-                                     ": ranks of backend mpi need one MPI")),
-          {0, rank});
-    }
-    if (same != world_ranks.end() || member.world_size != first.world_size) {
-      const int other = same != world_ranks.end() ? twin : 0;
-      return WithRanks(
-          ArgumentError(absl::StrCat(
-              peers.Describe(other), " and ", peers.Describe(rank),
-              " are not processes of one MPI job, as ranks of backend mpi must be (MPI calls the ",
-              "second rank ", member.world_rank, " of ", member.world_size,
-              "): start all of them by one mpirun, mpiexec or srun, of the MPI that they load")),
-          {other, rank});
-    }
-    world_ranks.push_back(member.world_rank);
-  }
-  SYNCLINE_RETURN_IF_ERROR(backends::CheckAllCompareOrNone(checks));
-  members.nonce = first.nonce;
-  return members;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
@@ -125,7 +44,7 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   if (!runtime.ok()) {
     payload = runtime.status();
   } else if (absl::StatusOr<Member> self = DescribeSelf((*runtime)->api(), config); self.ok()) {
-    payload = Serialize(*self);
+    payload = self->Serialize();
   } else {
     payload = self.status();
   }
@@ -135,7 +54,9 @@ absl::StatusOr<std::unique_ptr<MpiConnections>> MpiConnections::Connect(
   const MpiApi& api = (*runtime)->api();
   SweepLeftovers(Sweep::kNow);
   auto state = std::make_shared<State>();
-  SYNCLINE_ASSIGN_OR_RETURN(const Members members, ReadMembers(peers));
+  std::vector<std::string> payloads;
+  for (int rank = 0; rank < peers.size(); ++rank) payloads.push_back(peers.payload(rank));
+  SYNCLINE_ASSIGN_OR_RETURN(const Members members, ReadMembers(peers, payloads));
   state->nonce = members.nonce;
   // Tags of MPI_Comm_create_group tell groups apart that threads of one process make at once. Every
   // MPI has those up to 32767.
