@@ -105,11 +105,13 @@ class FingerprintBoard {
   // The reason; nothing if the rank has not left.
   std::optional<std::string> LeaveReason(int rank) const;
 
-  // Fails the group, unless it has failed. Wakes all ranks. `reporter` has found the cause.
+  // Fails the group, unless it has failed. Wakes all ranks. `reporter` has found the cause; -1: it
+  // is not known who has.
   void Fail(const absl::Status& cause) { FailFor(rank_, cause); }
   void FailFor(int reporter, const absl::Status& cause);
   bool has_failed() const;
-  // The first cause and the rank that has reported it. Requires has_failed().
+  // The first cause and the rank that has reported it, this one if that is not known. Requires
+  // has_failed().
   absl::Status failure() const;
   int reporter() const;
 

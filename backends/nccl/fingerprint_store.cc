@@ -4,14 +4,12 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "backends/nccl/failure_text.h"
 #include "core/base/thread.h"
 #include "syncline/deadline.h"
-#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::nccl {
@@ -120,9 +118,7 @@ class FingerprintStore::Exchange {
     if (has_exchanged_failure_) return;
     FingerprintBoard& board = group_->board();
     if (board.has_failed()) {
-      const absl::Status cause = board.failure();
-      const std::string text = absl::StrCat(static_cast<int>(KindOf(cause)), "\n", board.reporter(),
-                                            "\n", SerializeOrigin(cause), "\n", cause.message());
+      const std::string text = SerializeFailure({board.reporter(), board.failure()});
       has_exchanged_failure_ = store_->CompareSet(kFailureKey, "", text).ok();
       return;
     }
@@ -130,20 +126,8 @@ class FingerprintStore::Exchange {
     if (!is_there.ok() || !*is_there) return;
     const absl::StatusOr<std::string> text = store_->Get(kFailureKey, kStoreProbeTimeout);
     if (!text.ok()) return;
-    const std::vector<std::string> lines = absl::StrSplit(*text, absl::MaxSplits('\n', 3));
-    int kind = 0, reporter = 0;
-    const bool is_known = lines.size() == 4 && absl::SimpleAtoi(lines[0], &kind) &&
-                          absl::SimpleAtoi(lines[1], &reporter) && kind >= 0 &&
-                          kind <= static_cast<int>(ErrorKind::kInternal);
-    absl::Status cause = is_known
-                             ? ErrorOfKind(static_cast<ErrorKind>(kind), lines[3])
-                             : BackendError("a rank has failed, and its report is not understood");
-    if (is_known) {
-      if (absl::optional<ErrorOrigin> origin = ParseOrigin(lines[2]); origin.has_value()) {
-        cause = WithOrigin(cause, *std::move(origin));
-      }
-    }
-    board.FailFor(reporter, cause);
+    const ReportedFailure failure = ParseFailure(*text, group_->size());
+    board.FailFor(failure.reporter, failure.cause);
     has_exchanged_failure_ = true;
   }
 

@@ -10,7 +10,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "backends/common/call_comparison.h"
 #include "backends/common/fd_passing.h"
@@ -21,6 +20,7 @@
 #include "backends/nccl/fingerprint_board.h"
 #include "backends/nccl/fingerprint_store.h"
 #include "backends/nccl/group_support.h"
+#include "backends/nccl/introduction.h"
 #include "backends/nccl/nccl_group.h"
 #include "backends/nccl/nccl_library.h"
 #include "backends/nccl/operations.h"
@@ -370,28 +370,6 @@ SplitCommunicator* SplitOf(const BackendConfig& config) {
 }
 
 // What this rank tells the others to join.
-struct Introduction {
-  bool compares = false;   // Its calls.
-  bool is_eager = false;   // It has a device for which it connects at once,
-  bool has_split = false;  // and a communicator that was split off another for it.
-  std::string endpoint;    // Of rank 0: where the others of its host get the board.
-  RankSupport support;
-
-  std::string Serialize() const {
-    return absl::StrCat(compares ? "compares" : "trusts", " ", is_eager ? "eager" : "lazy", " ",
-                        has_split ? "split" : "new", " ", endpoint, "\n", support.Serialize());
-  }
-  static Introduction Parse(absl::string_view text) {
-    const std::pair<absl::string_view, absl::string_view> lines =
-        absl::StrSplit(text, absl::MaxSplits('\n', 1));
-    const std::vector<absl::string_view> words =
-        absl::StrSplit(lines.first, absl::MaxSplits(' ', 3));
-    if (words.size() != 4) return {};
-    return {words[0] == "compares", words[1] == "eager", words[2] == "split", std::string(words[3]),
-            RankSupport::Parse(lines.second)};
-  }
-};
-
 absl::StatusOr<std::string> IntroductionOf(
     const BackendConfig& config, const NcclApi& api, device::DeviceRuntime& runtime,
     const absl::StatusOr<tensor::Segment>& segment,

@@ -19,7 +19,8 @@ namespace {
 // where ranks are those of RankRanges: "0-3, 7".
 constexpr absl::string_view kOriginUrl = "syncline/error-origin";
 
-bool ParseRanks(absl::string_view text, std::vector<int>* ranks) {
+// Adds the ranks below `size`, so that what others write costs no more than the group has ranks.
+bool ParseRanks(absl::string_view text, int size, std::vector<int>* ranks) {
   for (absl::string_view range : absl::StrSplit(text, ',', absl::SkipEmpty())) {
     const std::pair<absl::string_view, absl::string_view> ends =
         absl::StrSplit(range, absl::MaxSplits('-', 1));
@@ -28,7 +29,7 @@ bool ParseRanks(absl::string_view text, std::vector<int>* ranks) {
     last = first;
     if (!ends.second.empty() && !absl::SimpleAtoi(ends.second, &last)) return false;
     if (first < 0 || last < first || last >= base::kMaxRanks) return false;
-    for (int rank = first; rank <= last; ++rank) ranks->push_back(rank);
+    for (int rank = first; rank <= last && rank < size; ++rank) ranks->push_back(rank);
     if (ranks->size() > base::kMaxRanks) return false;
   }
   return true;
@@ -104,7 +105,7 @@ absl::optional<ErrorOrigin> base::ParseOriginInGroup(absl::string_view line, int
   const std::vector<absl::string_view> fields = absl::StrSplit(line, ';');
   ErrorOrigin origin;
   if (fields.size() < 2 || (fields[1] != "0" && fields[1] != "1")) return absl::nullopt;
-  if (!ParseRanks(fields[0], &origin.ranks)) return absl::nullopt;
+  if (!ParseRanks(fields[0], size, &origin.ranks)) return absl::nullopt;
   Normalize(size, &origin.ranks);
   origin.lacks_arguments = fields[1] == "1";
   for (size_t i = 2; i < fields.size(); ++i) {
