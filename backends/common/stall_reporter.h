@@ -8,9 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
+#include "core/base/stall_file.h"
 #include "syncline/store.h"
 
 namespace syncline::backends {
@@ -51,6 +53,18 @@ class StallReporter {
   const std::shared_ptr<Store> store_;
   const std::shared_ptr<const PeerTable> peers_;
 };
+
+// The operations in which ranks wait, by rank, of those that have published one: what others have
+// written, so any text, and any rank.
+absl::StatusOr<std::map<int, std::string>> ReadWaits(Store& store);
+
+// Who keeps a wait waiting, by what ReadWaits has returned.
+struct StallFindings {
+  base::Stall stall;
+  bool is_lowest = true;  // This rank is the lowest of those that wait in this operation.
+};
+StallFindings FindMissing(const PeerTable& peers, const StallReporter::Wait& wait,
+                          absl::Duration waited, const std::map<int, std::string>& waits);
 
 }  // namespace syncline::backends
 

@@ -1,6 +1,6 @@
 // What other ranks leave in a group's store, beside reports of failures: their entries in the table
-// of ranks, where they listen, why they have given up, that their connections have ended, and what
-// they say that all must say.
+// of ranks, where they listen, why they have given up, that their connections have ended, what they
+// say that all must say, and in which operations they wait.
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -18,6 +19,7 @@
 #include "backends/common/listener.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/rank_handshake.h"
+#include "backends/common/stall_reporter.h"
 #include "core/store/check_same.h"
 #include "core/testing/forwarding_store.h"
 #include "core/testing/fuzz/fuzz.h"
@@ -138,11 +140,33 @@ void ReadOutcome(Reader& reader) {
   store::HasCheckExpired(store).status().IgnoreError();
 }
 
+void ReadWaits(Reader& reader) {
+  HashStore store;
+  while (!reader.is_empty()) {
+    const std::string key = absl::StrCat("stall/", reader.Text());
+    store.Set(key, reader.Text()).IgnoreError();
+  }
+  const auto waits = backends::ReadWaits(store);
+  Require(waits.ok(), "a store that answers is read");
+  backends::StallReporter::Wait wait;
+  wait.name = "barrier #4";
+  wait.operation = "barrier #4";
+  wait.awaited = {1};
+  const auto found = backends::FindMissing(Peers(), wait, absl::Seconds(10), *waits);
+  const auto entry = waits->find(1);
+  const bool has_come = entry != waits->end() && entry->second == wait.name;
+  Require(found.stall.missing == (has_come ? std::vector<int>() : std::vector<int>{1}),
+          "who waits elsewhere is missing");
+  Require(found.is_lowest, "rank 0 is the lowest");
+  Require(found.stall.text.size() < 1024, "a warning has a bounded size");
+  Require(!absl::StrContains(found.stall.text, '\n'), "a warning is one line");
+}
+
 }  // namespace
 
 void RunOne(absl::string_view input) {
   Reader reader(input);
-  switch (reader.Below(5)) {
+  switch (reader.Below(6)) {
     case 0:
       return ReadEntry(reader.rest());
     case 1:
@@ -151,8 +175,10 @@ void RunOne(absl::string_view input) {
       return ReadGivingUp(reader.rest());
     case 3:
       return ReadDisconnects(reader);
-    default:
+    case 4:
       return ReadOutcome(reader);
+    default:
+      return ReadWaits(reader);
   }
 }
 
@@ -167,6 +193,10 @@ std::vector<std::string> Seeds() {
       absl::StrCat("\3", Text("1"), Text("-1"), Text("7")),
       absl::StrCat("\4", Text(Entry("")), Text("1 value"), Text("same")),
       absl::StrCat("\4", Text(Entry("")), Text("-5 another value")),
+      absl::StrCat("\5", Text("1"), Text("barrier #4")),
+      absl::StrCat("\5", Text("1"), Text("all_reduce #5"), Text("-1"), Text("barrier #4")),
+      // A line that another process had broken was logged as two.
+      absl::StrCat("\5", Text("1"), Text("all_reduce\n#5"), Text("rank 1"), Text("")),
   };
 }
 
