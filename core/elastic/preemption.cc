@@ -1,8 +1,11 @@
 #include "syncline/preemption.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -148,8 +151,12 @@ absl::StatusOr<int64_t> Preemption::AgreeOnStep() {
                             store_->MultiGet(keys, std::max(deadline.Remaining(), kSlice)));
   for (const std::string& text : texts) {
     int64_t step = 0;
-    if (!absl::SimpleAtoi(text, &step)) {
-      return StoreError(absl::StrCat("'", text, "' is not a step: do two jobs share a store?"));
+    // -1 is that of a rank that has begun none; one comes after each.
+    if (!absl::SimpleAtoi(text, &step) || step < -1 ||
+        step == std::numeric_limits<int64_t>::max()) {
+      constexpr size_t kBytesShown = 40;
+      return StoreError(absl::StrCat("'", absl::CHexEscape(text.substr(0, kBytesShown)),
+                                     "' is not a step: do two jobs share a store?"));
     }
     last = std::max(last, step);
   }

@@ -168,6 +168,19 @@ TEST(LargestTest, OfEqualOnesTheFirstAreChosenAndNanIsLargest) {
   EXPECT_THAT(LargestElements(odd.data(), 5, 4), ElementsAre(1, 2, 3, 4));
 }
 
+TEST(LargestTest, AnIndexOfAnotherRankBeyondTheEndAddsNothing) {
+  const std::vector<float> values = {1, 2};
+  std::vector<float> sum = {0, 0, 10};
+  const auto add = [&](const std::vector<uint32_t>& indices) {
+    return AddAtIndices(0.5f, indices.data(), values.data(), 2, sum.data(), sum.size());
+  };
+  EXPECT_TRUE(add({2, 0}));
+  EXPECT_THAT(sum, ElementsAre(1, 0, 10.5));
+  EXPECT_FALSE(add({0, 3}));
+  EXPECT_FALSE(add({std::numeric_limits<uint32_t>::max(), 1}));
+  EXPECT_THAT(sum, ElementsAre(1, 0, 10.5));
+}
+
 // ---- Thin matrices ----
 
 TEST(LowRankTest, ProductsAreThoseOfTheDefinition) {

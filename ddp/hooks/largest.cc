@@ -67,7 +67,19 @@ std::vector<uint32_t> LargestElements(const T* values, size_t count, size_t k) {
   return merged;
 }
 
+template <typename T>
+bool AddAtIndices(T factor, const uint32_t* indices, const T* values, size_t k, T* to,
+                  size_t count) {
+  if (std::any_of(indices, indices + k, [count](uint32_t index) { return index >= count; })) {
+    return false;
+  }
+  for (size_t i = 0; i < k; ++i) to[indices[i]] += factor * values[i];
+  return true;
+}
+
 template std::vector<uint32_t> LargestElements(const float*, size_t, size_t);
 template std::vector<uint32_t> LargestElements(const double*, size_t, size_t);
+template bool AddAtIndices(float, const uint32_t*, const float*, size_t, float*, size_t);
+template bool AddAtIndices(double, const uint32_t*, const double*, size_t, double*, size_t);
 
 }  // namespace syncline::ddp

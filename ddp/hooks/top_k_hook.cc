@@ -12,6 +12,7 @@
 #include "ddp/hooks/bucket_averager.h"
 #include "ddp/hooks/largest.h"
 #include "ddp/hooks/scratch.h"
+#include "syncline/error_origin.h"
 #include "syncline/hooks.h"
 #include "syncline/status.h"
 
@@ -74,7 +75,14 @@ class TopKAverager : public ddp::BucketAverager {
     SYNCLINE_RETURN_IF_ERROR(group.AllGather(messages, messages[group.rank()]));
     const T factor = T(1) / static_cast<T>(bucket.divisor);
     for (int rank = 0; rank < group.size(); ++rank) {
-      for (int64_t i = 0; i < k; ++i) values[indices(rank)[i]] += factor * sent(rank)[i];
+      if (ddp::AddAtIndices(factor, indices(rank), sent(rank), static_cast<size_t>(k), values,
+                            static_cast<size_t>(count))) {
+        continue;
+      }
+      return WithRanks(BackendError(absl::StrCat(
+                           "rank ", rank, " sent elements that are none of a ", "bucket of ", count,
+                           ": do all ranks run the same ", "version of Syncline?")),
+                       {rank});
     }
     return absl::OkStatus();
   }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -255,14 +256,18 @@ TEST(PreemptionTest, BadArgumentsAreRefused) {
 }
 
 TEST(PreemptionTest, WhatIsNoStepInTheStoreIsAnError) {
-  const auto store = std::make_shared<HashStore>();
-  ASSERT_TRUE(store->Set("preempt/step/1", "soon").ok());
-  const auto rank0 = Make(store, 0, 2);
-  rank0->GiveNotice();
-  const Deadline deadline(kLong);
-  absl::StatusOr<bool> stops = false;
-  for (int64_t step = 0; stops.ok() && !deadline.Expired(); ++step) stops = rank0->Reached(step);
-  EXPECT_THAT(std::string(stops.status().message()), HasSubstr("'soon' is not a step"));
+  // After the largest number there is no next step.
+  for (const char* text : {"soon", "-2", "9223372036854775807", "9223372036854775808"}) {
+    const auto store = std::make_shared<HashStore>();
+    ASSERT_TRUE(store->Set("preempt/step/1", text).ok());
+    const auto rank0 = Make(store, 0, 2);
+    rank0->GiveNotice();
+    const Deadline deadline(kLong);
+    absl::StatusOr<bool> stops = false;
+    for (int64_t step = 0; stops.ok() && !deadline.Expired(); ++step) stops = rank0->Reached(step);
+    EXPECT_THAT(std::string(stops.status().message()),
+                HasSubstr(absl::StrCat("'", text, "' is not a step")));
+  }
 }
 
 TEST(PreemptionTest, WhereNoThreadCanBeStartedThereIsNone) {
