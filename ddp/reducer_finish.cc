@@ -10,6 +10,7 @@
 #include "ddp/bucketing.h"
 #include "ddp/reducer_impl.h"
 #include "syncline/deadline.h"
+#include "syncline/error_origin.h"
 #include "syncline/interrupt.h"
 #include "syncline/status.h"
 
@@ -335,6 +336,15 @@ absl::Status Reducer::Impl::ShareOrder(int64_t* waited) {
 }
 
 absl::Status Reducer::Impl::AdoptOrder(const std::vector<int64_t>& order) {
+  // It is rank 0's, and its numbers are used as indices.
+  std::vector<int64_t> received = order, expected = DefaultOrder();
+  std::sort(received.begin(), received.end());
+  std::sort(expected.begin(), expected.end());
+  if (received != expected) {
+    return WithRanks(BackendError("rank 0 sent an order that is none of the parameters: do all "
+                                  "ranks run the same version of Syncline?"),
+                     {0});
+  }
   auto buckets = ddp::AssignBuckets(parameters_, order, options_.caps);
   if (buckets == layout_.buckets) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(ddp::BucketLayout layout,

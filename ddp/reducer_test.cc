@@ -82,6 +82,22 @@ TEST(ReducerTest, BucketsStartInOneOrderWhateverBecomesReadyFirst) {
   EXPECT_EQ(Reductions(), 3 + 1);
 }
 
+TEST(ReducerTest, AnOrderOfRankZeroThatIsNoneOfTheParametersIsAnError) {
+  for (const int64_t wrong : {int64_t{3}, int64_t{-1}, int64_t{1} << 40, int64_t{1}}) {
+    auto group = MakeFakeGroup([&](FakeBackend&, OpKind kind, const CallContext& context) {
+      const Tensor* const sent = context.collective->tensor;
+      if (kind == OpKind::kBroadcast && sent->dtype() == DType::kInt64 && sent->numel() == 3) {
+        sent->data_as<int64_t>()[0] = wrong;  // In place of 2.
+      }
+      return absl::OkStatus();
+    });
+    auto reducer = MakeReducer(group);
+    for (const int64_t index : {2, 1, 0}) ASSERT_TRUE(reducer->MarkReady(index).ok());
+    const absl::Status finished = reducer->Finish();
+    EXPECT_THAT(std::string(finished.message()), HasSubstr("rank 0 sent an order")) << wrong;
+  }
+}
+
 TEST(ReducerTest, ABucketCanBeAwaitedBeforeTheStepIsFinished) {
   auto group = MakeFakeGroup(Succeeds());
   auto reducer = MakeReducer(group);
