@@ -104,7 +104,8 @@ class AutoMismatchTest : public testing::TestWithParam<Layout> {};
 INSTANTIATE_TEST_SUITE_P(Layouts, AutoMismatchTest,
                          testing::Values(Layout{"two_by_two", {0, 0, 1, 1}},
                                          Layout{"three_and_two", {0, 0, 1, 1, 0}},
-                                         Layout{"three_hosts", {0, 1, 2, 2}}),
+                                         Layout{"three_hosts", {0, 1, 2, 2}},
+                                         Layout{"four_hosts", {0, 0, 1, 1, 2, 3, 3}}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(AutoMismatchTest, WhicheverTwoCallsDifferEveryRankQuotesBoth) {
