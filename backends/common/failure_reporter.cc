@@ -262,11 +262,18 @@ class DiagnosisMaker {
                         ": ");
   }
 
-  // The report of the lowest other rank that saw more than a connection closed by others.
+  // The report of the lowest other rank that saw more than a connection closed by others. A timeout
+  // comes last: that rank may not have heard of what another has seen.
   Reports::const_iterator FirstCause() const {
-    return std::find_if(reports_.begin(), reports_.end(), [this](const auto& entry) {
-      return entry.first != peers_.rank() && entry.second.kind != ErrorKind::kNetwork;
-    });
+    const auto find = [this](bool is_timeout) {
+      return std::find_if(reports_.begin(), reports_.end(), [&](const auto& entry) {
+        const ErrorKind kind = entry.second.kind;
+        return entry.first != peers_.rank() && kind != ErrorKind::kNetwork &&
+               (kind == ErrorKind::kTimeout) == is_timeout;
+      });
+    };
+    const auto cause = find(false);
+    return cause != reports_.end() ? cause : find(true);
   }
 
   // Those that the cause names; of a send or a receive, the rank at its other end. A rank that a

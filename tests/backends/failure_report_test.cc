@@ -268,6 +268,22 @@ TEST(FailureReportTest, ARankThatComesAfterAnotherGaveUpTellsThatOnesTimeout) {
   EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0));
 }
 
+// Rank 0 waits for rank 3, which is late, and has not heard that ranks 1 and 2 differ.
+TEST(FailureReportTest, AMismatchThatAnotherRankHasFoundExplainsMoreThanATimeout) {
+  auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 5);
+  backends::Failure differs = TimedOut({0, 2, 3, 4});
+  differs.cause = WithRanks(MismatchError("ranks 1 and 2 differ"), {1, 2});
+  const auto diagnoses = DiagnoseAll(
+      store, tables,
+      {TimedOut({1, 2, 3, 4}), differs, differs, Lost({0, 1, 2, 4}, {0}), Lost({0, 1, 2, 3}, {0})});
+  for (const absl::Status& diagnosis : diagnoses) {
+    EXPECT_EQ(KindOf(diagnosis), ErrorKind::kMismatch) << diagnosis;
+    EXPECT_THAT(Message(diagnosis), HasSubstr("ranks 1 and 2 differ"));
+    EXPECT_THAT(RanksOf(diagnosis), ElementsAre(1, 2)) << diagnosis;
+  }
+}
+
 TEST(FailureReportTest, ARankThatHasLeftIsNotWaitedFor) {
   auto store = std::make_shared<HashStore>();
   const auto tables = JoinAll(*store, 2);
