@@ -44,6 +44,8 @@ void FingerprintRecord::SetRelays() { flags |= kRelays; }
 
 bool FingerprintRecord::relays() const { return (flags & kRelays) != 0; }
 
+bool FingerprintRecord::is_rejected() const { return (flags & kDisagree) != 0; }
+
 uint64_t HashOf(const FingerprintRecord& record) {
   uint64_t words[sizeof(CallFingerprint) / sizeof(uint64_t)];
   std::memcpy(words, &record.call, sizeof(words));

@@ -22,6 +22,8 @@ struct FingerprintRecord {
   // Says that the sender waits for the others, but not for what each of them sends itself.
   void SetRelays();
   bool relays() const;
+  // Whether the sender has found that calls differ.
+  bool is_rejected() const;
 
   CallFingerprint call;
   // What goes from and to each rank, if that is always the same, in all_gather, reduce_scatter and

@@ -169,17 +169,24 @@ absl::Status HierarchicalCall::CompareRecords(const absl::Status& have_come) {
   // it waited for, though it may have seen more.
   const bool is_ended = transports_.rail->is_aborted() && !context_.deadline.Expired();
   if (!have_come.ok() && is_ended) return have_come;
-  absl::Status mismatch;
-  bool all_meet = true;
+  absl::Status mismatch;  // That two records show.
+  bool are_same = true, all_meet = true;
   for (int node = 0; node < node_count(); ++node) {
     if (node == topology().node || !history().HasCome(node)) continue;
-    exchange_.Merge(history().of(node));
-    mismatch.Update(history().Compare(node));
-    all_meet = all_meet && !history().of(node).goes_ahead();
+    const backends::FingerprintRecord& record = history().of(node);
+    exchange_.Merge(record);
+    const absl::Status same = history().Compare(node);
+    are_same = are_same && same.ok();
+    all_meet = all_meet && !record.goes_ahead();
+    // Ranks of a node that differ among themselves quote what they have called. The record of one
+    // that is in the same call as this rank shows nothing of it.
+    const bool shows_nothing = record.is_rejected() && record.call == exchange_.record().call;
+    if (!shows_nothing) mismatch.Update(same);
   }
-  if (mismatch.ok()) return have_come;
+  if (are_same) return have_come;
+  if (have_come.ok() && (all_meet || mismatch.ok())) return DifferentCalls();
   // If not all ranks will come to exchange the calls in full, this one says what it knows.
-  return all_meet && have_come.ok() ? DifferentCalls() : mismatch;
+  return mismatch.ok() ? have_come : mismatch;
 }
 
 absl::Status HierarchicalCall::DifferentCalls() {

@@ -4,6 +4,7 @@
 // all on one.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +37,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -111,9 +114,10 @@ TEST_P(AutoAheadTest, WhatIsTakenIsRightHoweverFarTheGiverIs) {
   }
 }
 
-// ---- Other calls. Ranks 0 and 1 are on one host, 2 and 3 on another.
+// ---- Other calls. Ranks 0 and 1 are on one host, 2 and 3 on another, and so on.
 
 const std::vector<int> kHosts = {0, 0, 1, 1};
+const std::vector<int> kFourHosts = {0, 0, 1, 1, 2, 2, 3, 3};
 
 // A rank that only gives hears of a mismatch so many calls later at most: 128 within its host,
 // while its host's leader is 32 calls ahead of the others'.
@@ -169,10 +173,10 @@ std::vector<Odd> Odds() {
   return odds;
 }
 
-TEST(AutoAheadMismatchTest, EveryRankQuotesTheTwoCallsAtTheNextBarrierOrSomeCallsOn) {
-  for (const Odd& odd : Odds()) {
+void CheckOdds(const std::vector<int>& hosts, const std::vector<Odd>& odds) {
+  for (const Odd& odd : odds) {
     SCOPED_TRACE(absl::StrJoin(odd, " "));
-    Workers workers(kHosts, "odd", absl::StrJoin(odd, " "));
+    Workers workers(hosts, "odd", absl::StrJoin(odd, " "));
     const std::string kind = odd[3] != "kind" ? odd[0] : odd[0] == "gather" ? "reduce" : "gather";
     for (int rank = 0; rank < workers.size(); ++rank) {
       EXPECT_THAT(workers.Output(rank),
@@ -182,6 +186,23 @@ TEST(AutoAheadMismatchTest, EveryRankQuotesTheTwoCallsAtTheNextBarrierOrSomeCall
           << "rank " << rank;
     }
   }
+}
+
+TEST(AutoAheadMismatchTest, EveryRankQuotesTheTwoCallsAtTheNextBarrierOrSomeCallsOn) {
+  CheckOdds(kHosts, Odds());
+}
+
+// Calls go along a tree, and leaders meet through others. Rank 4 passes on to rank 6.
+TEST(AutoAheadMismatchTest, SoItDoesOverFourHosts) {
+  std::vector<Odd> odds;
+  for (const char* kind : {"broadcast", "reduce", "gather", "scatter"}) {
+    for (const char* rank : {"4", "7"}) {
+      for (const char* what : {"count", "kind"}) odds.push_back({kind, "0", rank, what, "barrier"});
+    }
+    odds.push_back({kind, "2", "0", "root", "barrier"});
+    odds.push_back({kind, "0", "5", "count", "more"});
+  }
+  CheckOdds(kFourHosts, odds);
 }
 
 // ---- Ranks that go.
@@ -205,11 +226,14 @@ void GiveAndLeave(const Worker& worker) {
 }
 
 TEST(AutoAheadLeaveTest, WhatARankHasGivenArrivesThoughItHasLeft) {
-  for (const char* kind : {"broadcast", "reduce", "gather", "scatter"}) {
-    for (const int root : {0, 2}) {
-      Workers workers(kHosts, "leave", absl::StrCat(kind, " ", root));
-      for (int rank = 0; rank < workers.size(); ++rank) {
-        EXPECT_EQ(workers.Output(rank), "OK\n") << kind << " to " << root << ", rank " << rank;
+  for (const std::vector<int>& hosts : {kHosts, kFourHosts}) {
+    for (const char* kind : {"broadcast", "reduce", "gather", "scatter"}) {
+      for (const int root : {0, 2}) {
+        Workers workers(hosts, "leave", absl::StrCat(kind, " ", root));
+        for (int rank = 0; rank < workers.size(); ++rank) {
+          EXPECT_EQ(workers.Output(rank), "OK\n")
+              << kind << " to " << root << ", rank " << rank << " of " << workers.size();
+        }
       }
     }
   }
@@ -238,28 +262,44 @@ void RunWithoutOne(const Worker& worker) {
   Print(status);
 }
 
-class AutoAheadAbsenceTest : public testing::TestWithParam<const char*> {
+// Until all are past the third call.
+void AwaitThere(Workers& workers) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < workers.size(); ++rank) keys.push_back(absl::StrCat("there/", rank));
+  EXPECT_TRUE(workers.store().Wait(keys, absl::Seconds(60)).ok());
+}
+
+// Which ranks stay out, one in each group.
+struct Absence {
+  const char* name;
+  std::vector<int> hosts;
+  std::vector<int> roots;
+  std::vector<int> absent;
+};
+
+class AutoAheadAbsenceTest : public testing::TestWithParam<std::tuple<Absence, const char*>> {
  protected:
+  static const char* call() { return std::get<1>(GetParam()); }
+
   // Calls check(rank, what it has printed) for all ranks but the absent one, for each root and each
   // absent rank of the operation.
   static void OnEach(const std::string& what, int signal,
                      const std::function<void(const Workers&, int, const std::string&)>& check) {
-    for (const int root : {0, 2}) {
+    const Absence& absence = std::get<0>(GetParam());
+    for (const int root : absence.roots) {
       // Each group is brought to wait before the next is made; they wait together for their
       // timeouts, which takes no processor.
       std::vector<std::unique_ptr<Workers>> groups;
-      for (int absent = 0; absent < 4; ++absent) {
+      for (const int absent : absence.absent) {
         groups.push_back(std::make_unique<Workers>(
-            kHosts, "without", absl::StrCat(GetParam(), " ", root, " ", absent, " ", what)));
-        EXPECT_TRUE(groups.back()
-                        ->store()
-                        .Wait({"there/0", "there/1", "there/2", "there/3"}, absl::Seconds(60))
-                        .ok());
+            absence.hosts, "without", absl::StrCat(call(), " ", root, " ", absent, " ", what)));
+        AwaitThere(*groups.back());
         if (signal != 0) groups.back()->Signal(absent, signal);
       }
-      for (int absent = 0; absent < 4; ++absent) {
+      for (size_t i = 0; i < groups.size(); ++i) {
+        const int absent = absence.absent[i];
         SCOPED_TRACE(absl::StrCat("root ", root, ", without rank ", absent));
-        Workers& workers = *groups[absent];
+        Workers& workers = *groups[i];
         for (int rank = 0; rank < workers.size(); ++rank) {
           if (rank != absent) check(workers, absent, workers.Output(rank));
         }
@@ -268,20 +308,36 @@ class AutoAheadAbsenceTest : public testing::TestWithParam<const char*> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Calls, AutoAheadAbsenceTest,
-                         testing::Values("broadcast", "reduce", "gather", "scatter"),
-                         [](const auto& info) { return std::string(info.param); });
+const auto kNameOfAbsence =
+    [](const testing::TestParamInfo<AutoAheadAbsenceTest::ParamType>& info) {
+      return absl::StrCat(std::get<0>(info.param).name, std::get<1>(info.param));
+    };
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, AutoAheadAbsenceTest,
+    testing::Combine(testing::Values(Absence{"", kHosts, {0, 2}, {0, 1, 2, 3}}),
+                     testing::Values("broadcast", "reduce", "gather", "scatter")),
+    kNameOfAbsence);
+
+// Calls along a tree, and those in which leaders meet through others. The absent rank is the root,
+// which leads its host; a leader that passes on, or one whose host does not lead; or no leader.
+INSTANTIATE_TEST_SUITE_P(
+    CallsOfFourHosts, AutoAheadAbsenceTest,
+    testing::Combine(testing::Values(Absence{"four_hosts_", kFourHosts, {0}, {0, 4, 5, 6}}),
+                     testing::Values("broadcast", "reduce", "gather", "scatter", "all_reduce",
+                                     "all_gather", "reduce_scatter", "barrier")),
+    kNameOfAbsence);
 
 TEST_P(AutoAheadAbsenceTest, ARankThatStaysAwayIsNamedOnEveryRank) {
   OnEach("stay", 0, [](const Workers& workers, int absent, const std::string& printed) {
-    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(GetParam()),
+    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(call()),
                                HasSubstr(workers.Describe(absent)), HasSubstr("after 2s")));
   });
 }
 
 TEST_P(AutoAheadAbsenceTest, ARankThatIsStoppedIsNamedOnEveryRank) {
   OnEach("stop", SIGSTOP, [](const Workers& workers, int absent, const std::string& printed) {
-    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(GetParam()),
+    EXPECT_THAT(printed, AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(call()),
                                HasSubstr(workers.Describe(absent))));
   });
 }
@@ -298,6 +354,105 @@ TEST_P(AutoAheadAbsenceTest, ARankThatLeavesIsNamedOnEveryRank) {
   });
 }
 
+// ---- A rank that is late, and another call.
+
+// Longer than leaders that have found another call wait for those that have not come.
+constexpr absl::Duration kLate = absl::Seconds(6);
+
+// All have made three calls, and make a fourth: some of them another one, and one comes late.
+// argument: operation, the ranks that make another call, the late one, and seconds for a call.
+void RunOddAndLate(const Worker& worker) {
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  const OpKind kind = KindOfName(words[0]);
+  Spec spec = Rooted(kind, 0);
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  uint64_t sequence = 0;
+  for (; sequence < 3 && status.ok(); ++sequence) status = Call(**backend, worker, spec, sequence);
+  if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, sequence++);
+  const std::vector<std::string> odd = absl::StrSplit(words[1], ',');
+  if (std::find(odd.begin(), odd.end(), absl::StrCat(worker.rank)) != odd.end()) {
+    spec.count = 6;
+    if (kind == OpKind::kBarrier) spec.kind = OpKind::kAllReduce;
+  }
+  if (std::stoi(words[2]) == worker.rank) absl::SleepFor(kLate);
+  // A rank that only gives may hear of the others in the barrier.
+  for (const Spec& made : {spec, Spec{OpKind::kBarrier}}) {
+    if (!status.ok()) break;
+    status = RunAndWait(**backend, Build(made, worker.rank, worker.size),
+                        {sequence++, Deadline(absl::Seconds(std::stoi(words[3])))})
+                 .status();
+  }
+  Print(status);
+}
+
+struct OddAndLate {
+  std::string odd;  // The ranks that make another call.
+  int late;
+  int seconds;  // For a call.
+};
+
+class AutoAheadOddAndLateTest : public testing::TestWithParam<const char*> {
+ protected:
+  // A host whose ranks make another call, or one whose ranks differ among themselves; and a rank
+  // that is no leader, or one that is, which comes in time or too late.
+  static std::vector<OddAndLate> Faults() {
+    std::vector<OddAndLate> faults;
+    for (const char* odd : {"6,7", "7"}) {
+      for (const int late : {1, 4}) {
+        for (const int seconds : {60, 3}) faults.push_back({odd, late, seconds});
+      }
+    }
+    return faults;
+  }
+
+  // An error that quotes the call of an odd rank, and the others'.
+  static testing::Matcher<std::string> QuotesBoth(const OddAndLate& fault) {
+    const std::string call = GetParam();
+    const bool is_barrier = call == "barrier";
+    const std::string usual = absl::StrCat(" called ", call, " #4", is_barrier ? "" : " (float32");
+    const std::string odd = is_barrier ? " called all_reduce #4 (float32" : usual;
+    // What is not of one size a rank may not see of its neighbour.
+    const bool sees_all = fault.odd == "6,7" && !is_barrier;
+    return AllOf(StartsWith("FAILED_PRECONDITION"), HasSubstr(usual), HasSubstr("6 elements"),
+                 HasSubstr(sees_all ? "5 elements" : ""),
+                 fault.odd == "7" ? testing::Matcher<std::string>(HasSubstr("rank 7" + odd))
+                                  : AnyOf(HasSubstr("rank 6" + odd), HasSubstr("rank 7" + odd)));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Calls, AutoAheadOddAndLateTest,
+                         testing::Values("broadcast", "reduce", "gather", "scatter", "all_reduce",
+                                         "all_gather", "reduce_scatter", "barrier"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// Ranks that wait for the late one until their time is up need not have heard of the other call.
+TEST_P(AutoAheadOddAndLateTest, EveryRankQuotesTheTwoCallsOrNamesTheRankThatComesTooLate) {
+  // The groups wait together, which takes no processor.
+  std::vector<std::unique_ptr<Workers>> groups;
+  for (const OddAndLate& fault : Faults()) {
+    groups.push_back(std::make_unique<Workers>(
+        kFourHosts, "odd and late",
+        absl::StrCat(GetParam(), " ", fault.odd, " ", fault.late, " ", fault.seconds)));
+  }
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const OddAndLate fault = Faults()[i];
+    const auto quotes = QuotesBoth(fault);
+    const auto names =
+        AllOf(HasSubstr("DEADLINE_EXCEEDED"), HasSubstr(groups[i]->Describe(fault.late)));
+    for (int rank = 0; rank < groups[i]->size(); ++rank) {
+      const std::string printed = groups[i]->Output(rank);
+      SCOPED_TRACE(absl::StrCat("rank ", rank, ", ", fault.odd, " called another operation, ",
+                                fault.late, " was late, ", fault.seconds, " s"));
+      if (fault.seconds == 60) {
+        EXPECT_THAT(printed, quotes);
+      } else {
+        EXPECT_THAT(printed, AnyOf(quotes, names));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace syncline
 
@@ -306,5 +461,6 @@ int main(int argc, char** argv) {
                                    {{"leave", &syncline::GiveAndLeave},
                                     {"many", &syncline::RunMany},
                                     {"odd", &syncline::RunOdd},
+                                    {"odd and late", &syncline::RunOddAndLate},
                                     {"without", &syncline::RunWithoutOne}});
 }
