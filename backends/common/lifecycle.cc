@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
@@ -36,17 +38,17 @@ absl::Status Lifecycle::Run(const OperationScope& scope, Body body) {
   };
   // A long wait is first only published, so that by the time when this rank warns, all others have
   // published theirs.
-  bool has_published = false;
+  std::optional<std::vector<int>> published;  // The ranks for which it then waited.
   base::StallNotice notice;
   const auto on_stall = [&](absl::Duration waited, bool is_due) {
     StallReporter::Wait wait = DescribeWait(scope);
-    if (is_due) return stalls_.Report(std::move(wait), waited, notice.id());
-    has_published = true;
-    stalls_.PublishWait(wait.name);
+    if (published != wait.awaited) stalls_.PublishWait(wait);
+    published = wait.awaited;
+    if (is_due) stalls_.Report(std::move(wait), waited, notice.id());
   };
   const base::StallWatch watch(on_stall);
   const absl::Cleanup clear_wait = [&] {
-    if (has_published) stalls_.ClearWait();
+    if (published.has_value()) stalls_.ClearWait();
   };
   const absl::Time start = absl::Now();
   absl::Status status;
@@ -121,7 +123,9 @@ StallReporter::Wait Lifecycle::DescribeWait(const OperationScope& scope) {
   const CallDescription call(scope.call);
   wait.name = call.ShortName();
   wait.operation = scope.name.empty() ? call.ToString() : std::string(scope.name);
-  wait.awaited = scope.WhoIsAwaited().ranks;
+  if (scope.awaited_now != nullptr) wait.awaited = (*scope.awaited_now)().ranks;
+  wait.awaits_all = wait.awaited.empty();
+  if (wait.awaits_all) wait.awaited.assign(scope.awaited.begin(), scope.awaited.end());
   wait.is_collective = !IsP2p(call.kind);
   absl::MutexLock lock(&mutex_);
   if (last_.has_value() && all_met_in_last_) {

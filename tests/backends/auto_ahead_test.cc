@@ -1,7 +1,7 @@
 // Backend auto over several hosts, some with several ranks: ranks that go on as soon as they have
 // given their data. What others take of it, and when all hear that somebody has called something
-// else, has died, is stopped or has left. run_ahead_test.cc has each rank on a host of its own, or
-// all on one.
+// else, has died, is stopped, late or has left. run_ahead_test.cc has each rank on a host of its
+// own, or all on one.
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,15 +19,18 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
 #include "syncline/collective.h"
+#include "syncline/log.h"
 #include "syncline/op_kind.h"
 #include "syncline/status.h"
 #include "tests/backends/auto_workers.h"
@@ -354,6 +357,51 @@ TEST_P(AutoAheadAbsenceTest, ARankThatLeavesIsNamedOnEveryRank) {
   });
 }
 
+// ---- Warnings of long waits.
+
+// All call an operation, to which one rank comes once rank 0 has said that it is missing. argument:
+// operation, root and the late rank. Prints what was said of the call.
+void RunStalled(const Worker& worker) {
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  const std::string late = absl::StrCat("missing: rank ", words[2], " (");
+  setenv("SYNCLINE_STALL_WARNING", "0.3", 1);  // Before it is read.
+  SetLogSink([&](LogLevel, absl::string_view line) {
+    if (!absl::StrContains(line, absl::StrCat(" in ", words[0], " #1"))) return;
+    std::printf("%s\n", std::string(line).c_str());
+    const bool is_said = worker.rank == 0 && absl::StrContains(line, late);
+    if (is_said) worker.store->Set("said", "").IgnoreError();
+  });
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, 0);
+  if (std::stoi(words[2]) == worker.rank) {
+    status.Update(worker.store->Wait({"said"}, absl::Seconds(30)));
+  }
+  if (status.ok()) {
+    status = Call(**backend, worker, Rooted(KindOfName(words[0]), std::stoi(words[1])), 1);
+  }
+  SetLogSink(nullptr);
+  Print(status);
+}
+
+// Rank 0 waits for rank 6, which passes on to it what it gets of rank 2, for leaders that wait for
+// others of their hosts, or for those of whom it hears through others.
+TEST(AutoAheadStallTest, ARankThatWaitsBehindAnotherSaysWhoIsMissing) {
+  for (const char* stalled : {"broadcast 2 2", "scatter 2 2", "reduce 0 3", "gather 0 3",
+                              "all_reduce 0 5", "all_gather 0 4", "barrier 0 7"}) {
+    SCOPED_TRACE(stalled);
+    Workers workers(kFourHosts, "stalled", stalled);
+    const std::vector<std::string> words = absl::StrSplit(stalled, ' ');
+    for (int rank = 0; rank < workers.size(); ++rank) {
+      const std::string printed = workers.Output(rank);
+      EXPECT_THAT(printed, testing::EndsWith("OK\n")) << "rank " << rank;
+      // Where ranks meet, all may have come a moment before one is warned again.
+      if (!HasRoot(KindOfName(words[0]))) continue;
+      EXPECT_THAT(printed, testing::Not(HasSubstr("all ranks have come"))) << "rank " << rank;
+    }
+  }
+}
+
 // ---- A rank that is late, and another call.
 
 // Longer than leaders that have found another call wait for those that have not come.
@@ -462,5 +510,6 @@ int main(int argc, char** argv) {
                                     {"many", &syncline::RunMany},
                                     {"odd", &syncline::RunOdd},
                                     {"odd and late", &syncline::RunOddAndLate},
+                                    {"stalled", &syncline::RunStalled},
                                     {"without", &syncline::RunWithoutOne}});
 }

@@ -146,7 +146,7 @@ void ReadWaits(Reader& reader) {
     const std::string key = absl::StrCat("stall/", reader.Text());
     store.Set(key, reader.Text()).IgnoreError();
   }
-  const auto waits = backends::ReadWaits(store);
+  const auto waits = backends::ReadWaits(store, Peers().size());
   Require(waits.ok(), "a store that answers is read");
   backends::StallReporter::Wait wait;
   wait.name = "barrier #4";
@@ -154,9 +154,15 @@ void ReadWaits(Reader& reader) {
   wait.awaited = {1};
   const auto found = backends::FindMissing(Peers(), wait, absl::Seconds(10), *waits);
   const auto entry = waits->find(1);
-  const bool has_come = entry != waits->end() && entry->second == wait.name;
-  Require(found.stall.missing == (has_come ? std::vector<int>() : std::vector<int>{1}),
-          "who waits elsewhere is missing");
+  const bool has_come = entry != waits->end() && entry->second.name == wait.name;
+  if (!has_come) {
+    Require(found.stall.missing == std::vector<int>{1}, "who waits elsewhere is missing");
+  } else if (entry->second.awaited.empty()) {
+    Require(found.stall.missing.empty(), "who waits here for all has come");
+  }
+  for (const int rank : found.stall.missing) {
+    Require(rank > 0 && rank < Peers().size(), "another rank of the group is missing");
+  }
   Require(found.is_lowest, "rank 0 is the lowest");
   Require(found.stall.text.size() < 1024, "a warning has a bounded size");
   Require(!absl::StrContains(found.stall.text, '\n'), "a warning is one line");
