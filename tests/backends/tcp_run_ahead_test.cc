@@ -2,8 +2,10 @@
 // whose data it does not take, and bytes bound what it gives. See run_ahead_test.cc.
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -29,7 +31,34 @@ using ::testing::HasSubstr;
 class TcpRunAheadTest : public RunAheadTest {};
 class TcpWithTwoRanksTest : public RunAheadTest {};
 class TcpWithThreeRanksTest : public RunAheadTest {};
-class TcpWithFiveRanksTest : public RunAheadTest {};
+// What the one rank does that makes no call.
+enum class Absence { kStaysAway, kLeaves };
+
+class TcpWithFiveRanksTest : public RunAheadTest {
+ protected:
+  using Call = std::function<absl::Status(int rank, Backend& backend)>;
+
+  // In a new group all ranks but `absent` make `call`; what it came to, by rank. One that leaves
+  // does so after a barrier of all, call 4; one that stays away is there until the others are done.
+  std::vector<absl::Status> RunWithoutOne(int absent, const Call& call,
+                                          Absence absence = Absence::kStaysAway) const {
+    const auto store = std::make_shared<HashStore>();
+    Countdown ended(size() - 1);
+    return RunRanks(size(), [&](int rank) -> absl::Status {
+      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
+      if (absence == Absence::kLeaves) SYNCLINE_RETURN_IF_ERROR(Barrier(*backend, 4));
+      absl::Status status;
+      if (rank != absent) {
+        status = call(rank, *backend);
+        ended.Step();
+      } else if (absence == Absence::kLeaves) {
+        backend.reset();
+      }
+      ended.Wait();
+      return status;
+    });
+  }
+};
 class TcpWithSeveralTakersTest : public RunAheadTest {};
 
 INSTANTIATE_TEST_SUITE_P(Sizes, TcpRunAheadTest,
@@ -176,18 +205,8 @@ TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatDoesNotComeToAMeetingIsNamed) {
   for (const OpKind kind : {OpKind::kBarrier, OpKind::kAllReduce, OpKind::kAllGather}) {
     for (int absent = 0; absent < size(); ++absent) {
       SCOPED_TRACE(absl::StrCat(Name(kind), " without ", absent));
-      const auto store = std::make_shared<HashStore>();
-      Countdown failed(size() - 1);
-      const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
-        SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
-        absl::Status status;
-        if (rank != absent) {
-          status =
-              RunAndWait(*backend, Build(Spec{kind}, rank, size()), {5, Deadline(kShort)}).status();
-          failed.Step();
-        }
-        failed.Wait();
-        return status;
+      const auto statuses = RunWithoutOne(absent, [&](int rank, Backend& backend) {
+        return RunAndWait(backend, Build(Spec{kind}, rank, size()), {5, Deadline(kShort)}).status();
       });
       for (int rank = 0; rank < size(); ++rank) {
         if (rank == absent) continue;
@@ -203,20 +222,11 @@ TEST_P(TcpWithFiveRanksTest, RanksThatMeetHearOfAnotherCallThoughOneIsAbsent) {
   for (int odd = 0; odd < size(); ++odd) {
     const int absent = (odd + 3) % size();
     SCOPED_TRACE(absl::StrCat(odd, " is odd, ", absent, " is absent"));
-    const auto store = std::make_shared<HashStore>();
-    Countdown failed(size() - 1);
-    const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
-      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
-      absl::Status status;
-      if (rank != absent) {
-        const Tensor tensor = Tensor::Zeros(DType::kFloat32, {rank == odd ? 3 : 4});
-        status = RunAndWait(*backend, Collective::AllReduce(tensor, ReduceOp::kSum),
-                            {5, Deadline(kShort)})
-                     .status();
-        failed.Step();
-      }
-      failed.Wait();
-      return status;
+    const auto statuses = RunWithoutOne(absent, [&](int rank, Backend& backend) {
+      const Tensor tensor = Tensor::Zeros(DType::kFloat32, {rank == odd ? 3 : 4});
+      return RunAndWait(backend, Collective::AllReduce(tensor, ReduceOp::kSum),
+                        {5, Deadline(kShort)})
+          .status();
     });
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == absent) continue;
@@ -231,21 +241,8 @@ TEST_P(TcpWithFiveRanksTest, RanksThatMeetHearOfAnotherCallThoughOneIsAbsent) {
 TEST_P(TcpWithFiveRanksTest, OnlyTheRankThatLeavesAMeetingIsNamed) {
   for (int leaving = 0; leaving < size(); ++leaving) {
     SCOPED_TRACE(leaving);
-    const auto store = std::make_shared<HashStore>();
-    Countdown failed(size() - 1);
-    const auto statuses = RunRanks(size(), [&](int rank) -> absl::Status {
-      SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank, Comparison::kAsTheyGo, store));
-      SYNCLINE_RETURN_IF_ERROR(Barrier(*backend, 4));
-      if (rank == leaving) {
-        backend.reset();
-        failed.Wait();
-        return absl::OkStatus();
-      }
-      const absl::Status status = Barrier(*backend, 5);
-      failed.Step();
-      failed.Wait();
-      return status;
-    });
+    const auto statuses = RunWithoutOne(
+        leaving, [](int, Backend& backend) { return Barrier(backend, 5); }, Absence::kLeaves);
     for (int rank = 0; rank < size(); ++rank) {
       if (rank == leaving) continue;
       EXPECT_THAT(std::string(statuses[rank].message()), HasSubstr("has left the group"));
