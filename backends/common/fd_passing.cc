@@ -120,7 +120,13 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
     const int socket = connection->stream.fd();
     const auto found = find(connection->rank);
     // The hello has proved that the client knows the secret. Closes the connection of others.
-    if (found == awaited.end() || !IsOwnUser(socket)) continue;
+    if (found == awaited.end()) {
+      const absl::string_view why = WhyImpossible(connection->rank, 0, size);
+      acceptor.LogImpossibleClaim(*connection, absl::StrCat("rank ", connection->rank),
+                                  why.empty() ? "that rank has come already" : why);
+      continue;
+    }
+    if (!IsOwnUser(socket)) continue;
     if (processes != nullptr) processes->WatchPeerOf(socket, connection->rank);
     if (SendFd(socket, descriptor)) awaited.erase(found);
   }

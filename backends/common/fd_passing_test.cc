@@ -3,6 +3,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -18,6 +19,7 @@
 #include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
 #include "core/tensor/segment.h"
+#include "core/testing/log_lines.h"
 #include "core/testing/no_descriptors.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -83,6 +85,23 @@ TEST_F(FdPassingTest, WhoDoesNotKnowTheSecretGetsNothing) {
   const auto descriptor = ReceiveFd(endpoint, 1, Later());
   EXPECT_EQ(KindOf(descriptor.status()), ErrorKind::kNetwork) << descriptor.status();
   host.join();
+}
+
+TEST_F(FdPassingTest, ACallerThatIsNoRankWhichIsAwaitedIsLoggedOnceAndTheRanksAreServed) {
+  const LogLines lines;
+  std::thread host([&] { EXPECT_TRUE(server_->Serve(segment_.descriptor(), 3, Later()).ok()); });
+  EXPECT_TRUE(ReceiveFd(server_->endpoint(), 2, Later()).ok());
+  for (int rank : {2, 9, -1, 0}) {
+    const absl::Status refused = ReceiveFd(server_->endpoint(), rank, Later()).status();
+    EXPECT_EQ(KindOf(refused), ErrorKind::kNetwork) << refused;
+  }
+  EXPECT_TRUE(ReceiveFd(server_->endpoint(), 1, Later()).ok());
+  host.join();
+  EXPECT_TRUE(lines.Await("refused", Later()));
+  EXPECT_THAT(lines.text(), HasSubstr("a process of this host, which knows the secret of this "
+                                      "group, but says that it is rank 2: that rank has come"));
+  const std::string text = lines.text();
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
 TEST_F(FdPassingTest, AFullBacklogDoesNotKeepARankPastItsDeadline) {

@@ -36,6 +36,14 @@ std::optional<size_t> ReadSome(int socket, absl::Span<char> room) {
   return std::nullopt;
 }
 
+// Who is at the other side: its address, if it has one.
+std::string DescribeCaller(int socket) {
+  base::SocketAddress caller;
+  if (getpeername(socket, caller.get(), &caller.length) != 0) return "a caller that has left";
+  if (caller.family() == AF_UNIX) return "a process of this host";
+  return absl::StrCat(base::NumericHost(caller), " (port ", base::PortOf(caller), ")");
+}
+
 }  // namespace
 
 absl::StatusOr<Introduction> Introduction::Begin(base::UniqueFd socket, absl::string_view secret,
@@ -192,23 +200,39 @@ RankAcceptor::State RankAcceptor::Serve(Pending& pending) {
 void RankAcceptor::LogRefusal(int socket) {
   if (has_logged_) return;
   has_logged_ = true;
-  base::SocketAddress caller;
-  std::string who = "a process of this host";
-  if (getpeername(socket, caller.get(), &caller.length) != 0) {
-    who = "a caller that has left";
-  } else if (caller.family() != AF_UNIX) {
-    who = absl::StrCat(base::NumericHost(caller), " (port ", base::PortOf(caller), ")");
-  }
   LogInBackground(LogLevel::kWarning,
-                  absl::StrCat("a rank's port has refused ", who,
+                  absl::StrCat("a rank's port has refused ", DescribeCaller(socket),
                                ", which has not proved that it is a rank of this group; further ",
                                "ones are not logged"));
+}
+
+// Once, as above: whoever knows the secret could fill the log too.
+void RankAcceptor::LogImpossibleClaim(const Connection& connection, absl::string_view claim,
+                                      absl::string_view why) {
+  if (has_logged_claim_) return;
+  has_logged_claim_ = true;
+  LogInBackground(LogLevel::kWarning,
+                  absl::StrCat("a rank's port has refused ", DescribeCaller(connection.stream.fd()),
+                               ", which knows the secret of this group, but says that it is ",
+                               claim, ": ", why, "; further ones are not logged"));
 }
 
 RankAcceptor::State RankAcceptor::Encrypt(Pending& pending) const {
   const absl::StatusOr<bool> is_encrypted = pending.session->Handshake(pending.socket.get());
   pending.error = is_encrypted.status();
   return is_encrypted.ok() && !*is_encrypted ? State::kIncomplete : State::kComplete;
+}
+
+MemberConnection SplitNumber(int number, int connections) {
+  const int rest = number % connections, connection = rest < 0 ? rest + connections : rest;
+  return {rest < 0 ? number / connections - 1 : number / connections, connection};
+}
+
+absl::string_view WhyImpossible(int claimed, int own, int size) {
+  if (claimed < 0 || claimed >= size) return "there is no such rank";
+  if (claimed == own) return "this rank is that one";
+  if (claimed < own) return "this rank connects to that one itself";
+  return "";
 }
 
 }  // namespace syncline::backends

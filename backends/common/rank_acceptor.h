@@ -63,7 +63,8 @@ class Introduction {
 // acceptor serves all others side by side, so a stranger that connects and sends nothing delays
 // nobody. It is disconnected when too many strangers wait, or when the acceptor is destroyed. Who
 // has sent a HelloMessage with the right tag is no stranger; of those, too, only so many may wait.
-// The first stranger that has sent something is logged once it goes or is refused.
+// The first stranger that has sent something is logged once it goes or is refused, and so is the
+// first caller that the owner refuses though it has proved that it knows the secret.
 //
 // Not thread-safe. Owns the connections that it has not returned, not the listeners.
 class RankAcceptor {
@@ -86,6 +87,11 @@ class RankAcceptor {
   // then be called again, with all accepted connections kept. Another error if the process lacks
   // descriptors.
   absl::StatusOr<Connection> Accept(const Deadline& deadline);
+
+  // Logs that `connection`, which Accept has returned, is refused: it says that it is `claim`, as
+  // in "rank 7", and `why` that cannot be. The caller closes it. Later ones are not logged.
+  void LogImpossibleClaim(const Connection& connection, absl::string_view claim,
+                          absl::string_view why);
 
  private:
   struct Pending {
@@ -112,7 +118,19 @@ class RankAcceptor {
   const size_t expected_;
   std::deque<Pending> strangers_, greeted_;  // The oldest first.
   bool has_logged_ = false;
+  bool has_logged_claim_ = false;
 };
+
+// The member and its connection, from 0 on, that a caller means by `number`, where each member
+// makes so many. A negative number stands for a member that there is not.
+struct MemberConnection {
+  int member, connection;
+};
+MemberConnection SplitNumber(int number, int connections);
+
+// Why member `own` of `size`, which accepts those after it, cannot accept a caller that says that
+// it is member `claimed`. Empty if it can.
+absl::string_view WhyImpossible(int claimed, int own, int size);
 
 }  // namespace syncline::backends
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -300,6 +301,25 @@ TEST_F(RankAcceptorTest, AnswersThatComeInPiecesAreTakenTogether) {
         carrier.join();
       }),
       2);
+}
+
+TEST(MemberConnectionTest, ANumberStandsForAMemberAndOneOfItsConnections) {
+  for (const int member : {-3, -1, 0, 1, 1000}) {
+    for (const int connection : {0, 1, 2}) {
+      const MemberConnection split = SplitNumber(3 * member + connection, 3);
+      EXPECT_EQ(split.member, member);
+      EXPECT_EQ(split.connection, connection);
+    }
+  }
+  EXPECT_EQ(SplitNumber(std::numeric_limits<int>::min(), 2).connection, 0);
+}
+
+TEST(MemberConnectionTest, AMemberAcceptsThoseAfterItAlone) {
+  for (const int claimed : {3, 4}) EXPECT_EQ(WhyImpossible(claimed, 2, 5), "");
+  EXPECT_EQ(WhyImpossible(2, 2, 5), "this rank is that one");
+  EXPECT_EQ(WhyImpossible(0, 2, 5), "this rank connects to that one itself");
+  for (const int claimed : {-1, 5})
+    EXPECT_EQ(WhyImpossible(claimed, 2, 5), "there is no such rank");
 }
 
 }  // namespace

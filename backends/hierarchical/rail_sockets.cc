@@ -73,10 +73,17 @@ absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
                                        absl::FormatDuration(deadline.timeout())));
     }
     SYNCLINE_RETURN_IF_ERROR(connection.status());
-    // The number comes from the peer. One that cannot be right is dropped with its connection.
-    if (connection->rank < 0) continue;
-    const int from = connection->rank / count, number = connection->rank % count;
-    if (from <= own || from >= size || streams[from][number].valid()) continue;
+    // The number comes from the peer. One that cannot be right is refused, and joining goes on.
+    const auto [from, number] = backends::SplitNumber(connection->rank, count);
+    absl::string_view why = backends::WhyImpossible(from, own, size);
+    if (why.empty() && streams[from][number].valid()) why = "that rank has connected already";
+    if (!why.empty()) {
+      const bool is_member = from >= 0 && from < size;
+      acceptor.LogImpossibleClaim(
+          *connection, is_member ? members[from].name : absl::StrCat("of node ", from), why);
+      SYNCLINE_RETURN_IF_ERROR(check());  // They may come so fast that no wait gets to it.
+      continue;
+    }
     SYNCLINE_RETURN_IF_ERROR(Annotate(connection->error, members[from].name));
     streams[from][number] = std::move(connection->stream);
     ++connected;

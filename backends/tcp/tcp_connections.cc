@@ -249,13 +249,17 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
           late);
     }
     SYNCLINE_RETURN_IF_ERROR(connection.status());
-    // The number comes from the peer. One that cannot be right is dropped with its connection.
-    const int from = connection->rank / channels, channel = connection->rank % channels;
-    if (connection->rank < 0 || from <= own || from >= size) continue;
-    tls::Stream& stream = stream_of(from, channel);
-    if (stream.valid()) continue;
+    // The number comes from the peer. One that cannot be right is refused, and joining goes on.
+    const auto [from, channel] = backends::SplitNumber(connection->rank, channels);
+    absl::string_view why = backends::WhyImpossible(from, own, size);
+    if (why.empty() && stream_of(from, channel).valid()) why = "that rank has connected already";
+    if (!why.empty()) {
+      acceptor.LogImpossibleClaim(*connection, absl::StrCat("rank ", from), why);
+      SYNCLINE_RETURN_IF_ERROR(check());  // They may come so fast that no wait gets to it.
+      continue;
+    }
     if (!connection->error.ok()) return Blame(peers, from, connection->error);
-    stream = std::move(connection->stream);
+    stream_of(from, channel) = std::move(connection->stream);
     ++accepted;
   }
   for (int peer = 0; peer < size; ++peer) {

@@ -1,19 +1,36 @@
-// Strangers on the ports at which ranks of backend tcp wait for each other, and a rank that sends
-// what is no message.
+// Strangers on the ports at which ranks of backend tcp wait for each other, callers that know the
+// group's secret and take a place which is not theirs, and a rank that sends what is no message.
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "backends/common/listener.h"
+#include "backends/common/rank_acceptor.h"
+#include "core/base/sockets.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/forwarding_store.h"
+#include "core/testing/log_lines.h"
+#include "core/tls/context.h"
+#include "core/tls/stream.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/backend.h"
@@ -25,17 +42,20 @@
 #include "tests/backends/strangers.h"
 #include "tests/support/backend_config.h"
 #include "tests/support/processes.h"
+#include "tests/support/ranks.h"
 
 namespace syncline {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 
 constexpr int kRanks = 2;
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 
-absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
-  return BackendRegistry::Make("tcp", OnLoopback(std::move(store), rank, kRanks, kTimeout));
+absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank,
+                                              int size = kRanks) {
+  return BackendRegistry::Make("tcp", OnLoopback(std::move(store), rank, size, kTimeout));
 }
 
 CallContext Within(uint64_t sequence, absl::Duration timeout = kTimeout) {
@@ -82,6 +102,128 @@ TEST(TcpStrangersTest, RanksFindEachOtherWhoeverElseConnects) {
     EXPECT_TRUE(barrier.ok()) << barrier;
   }
   EXPECT_GE(strangers.size(), 300u);
+}
+
+// The store of one rank. What the rank says of its listener under keys that contain `table` can be
+// read here, and it reads what the others say of theirs once it may.
+class TableStore final : public ForwardingStore {
+ public:
+  TableStore(std::shared_ptr<Store> store, std::string table)
+      : ForwardingStore(std::move(store)), table_(std::move(table)) {}
+
+  absl::Status Set(absl::string_view key, absl::string_view value) override {
+    const size_t at = value.find("127.0.0.1 ");
+    if (absl::StrContains(key, table_) && at != value.npos) {
+      absl::MutexLock lock(&mutex_);
+      endpoint_ = std::string(value.substr(at));
+    }
+    return store().Set(key, value);
+  }
+  absl::StatusOr<std::vector<std::string>> MultiGet(absl::Span<const std::string> keys,
+                                                    absl::Duration timeout) override {
+    if (absl::StrContains(keys[0], table_)) {
+      if (!has_come_.HasBeenNotified()) has_come_.Notify();
+      may_read_.WaitForNotification();
+    }
+    return store().MultiGet(keys, timeout);
+  }
+
+  void LetRead() { may_read_.Notify(); }
+  // Once the rank has said it.
+  std::string AwaitEndpoint() const {
+    has_come_.WaitForNotification();
+    absl::MutexLock lock(&mutex_);
+    return endpoint_;
+  }
+
+ private:
+  const std::string table_;
+  absl::Notification has_come_, may_read_;
+  mutable absl::Mutex mutex_;
+  std::string endpoint_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A caller that knows the secret, and names the connection with this number. Returns once the
+// listener has taken its proof.
+absl::StatusOr<tls::Stream> Call(const std::string& endpoint, int number) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto tls, tls::Context::FromEnvironment());
+  const Deadline deadline(kTimeout);
+  SYNCLINE_ASSIGN_OR_RETURN(auto caller,
+                            backends::ConnectToListener(endpoint, number, deadline, tls.get()));
+  SYNCLINE_RETURN_IF_ERROR(caller.Finish(deadline));
+  return caller.TakeStream();
+}
+
+// Whether the other side ends it in time.
+bool AwaitEnd(const tls::Stream& stream) {
+  const Deadline deadline(kTimeout);
+  char byte;
+  while (base::ReceiveAll(stream.fd(), &byte, 1, deadline).ok()) {
+  }
+  return !deadline.Expired();
+}
+
+size_t Count(absl::string_view text, const std::string& part) {
+  return std::vector<std::string>(absl::StrSplit(text, part)).size() - 1;
+}
+
+struct Claim {
+  int rank;
+  const char* why;
+};
+
+// At the listeners of both kinds of connections: those of all ranks, whose pairs have two, and the
+// rails, whose pairs have one.
+TEST(TcpStrangersTest, ACallerWithTheSecretAndAPlaceThatIsNotItsIsLoggedAndJoiningGoesOn) {
+  constexpr int kThree = 3;
+  for (const auto& [table, connections] : {std::pair("tcp/member/", 2), {"rails/member/", 1}}) {
+    for (const Claim& claim :
+         {Claim{-3, "there is no such rank"}, Claim{0, "this rank is that one"},
+          Claim{1, "that rank has connected already"}, Claim{7, "there is no such rank"}}) {
+      SCOPED_TRACE(absl::StrCat(table, ", rank ", claim.rank));
+      const LogLines lines;
+      const auto shared = std::make_shared<HashStore>();
+      std::vector<std::shared_ptr<TableStore>> stores;
+      for (int rank = 0; rank < kThree; ++rank) {
+        stores.push_back(std::make_shared<TableStore>(shared, table));
+      }
+      std::vector<absl::Status> outcomes;
+      std::thread ranks([&] {
+        outcomes = RunRanks(kThree, [&](int rank) -> absl::Status {
+          SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(stores[rank], rank, kThree));
+          std::vector<int32_t> values(1000, rank);
+          const Tensor tensor = Tensor::Of(values);
+          SYNCLINE_RETURN_IF_ERROR(
+              backend->RunAndWait(Collective::AllReduce(tensor, ReduceOp::kSum), Within(0))
+                  .status());
+          EXPECT_EQ(values, std::vector<int32_t>(1000, 3));
+          return absl::OkStatus();
+        });
+      });
+      const std::string first = stores[0]->AwaitEndpoint(), second = stores[1]->AwaitEndpoint();
+      stores[2]->AwaitEndpoint();
+      stores[0]->LetRead();
+      stores[1]->LetRead();
+      // Rank 1 accepts once it has connected to rank 0, and says that it does that itself.
+      const auto early = Call(second, 0);
+      EXPECT_TRUE(early.ok() && AwaitEnd(*early)) << early.status();
+      EXPECT_TRUE(lines.Await("this rank connects to that one itself", Deadline(kTimeout)));
+      for (int i = 0; i < 3; ++i) {
+        const auto impostor = Call(first, claim.rank * connections);
+        EXPECT_TRUE(impostor.ok() && AwaitEnd(*impostor)) << impostor.status();
+      }
+      EXPECT_TRUE(lines.Await(claim.why, Deadline(kTimeout)));
+      stores[2]->LetRead();
+      ranks.join();
+      for (const absl::Status& outcome : outcomes) EXPECT_TRUE(outcome.ok()) << outcome;
+      const std::string text = lines.text();
+      EXPECT_THAT(text, ContainsRegex(absl::StrCat(
+                            "has refused 127\\.0\\.0\\.1 \\(port [0-9]+\\), which knows "
+                            "the secret of this group, but says that it is [a-z ]*",
+                            claim.rank, "[: ].*", claim.why)));
+      EXPECT_EQ(Count(text, "has refused"), 2u) << text;  // One of each listener.
+    }
+  }
 }
 
 // Both ends of each connection are in this process, so the test can write to that of rank 1 what
