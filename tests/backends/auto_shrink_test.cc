@@ -136,21 +136,24 @@ std::string NameOf(const testing::TestParamInfo<AutoShrinkTest::ParamType>& info
                       "_without_", absl::StrJoin(it.victims, ""));
 }
 
-// A rank of a host that keeps others; rank 0, which led its host and all; a host's only rank; and
-// one after the other, until one host is left.
+// A rank of a host that keeps others; rank 0, which led its host and all; a host's only rank; one
+// after the other, until one host is left; and so of four hosts, whose leaders hear of each other
+// through others, until three are left.
 INSTANTIATE_TEST_SUITE_P(
     Victims, AutoShrinkTest,
     testing::Combine(testing::Values("auto", "tcp"),
                      testing::Values(Case{"all_reduce", {0, 0, 1, 1}, {3}},
                                      Case{"all_reduce", {0, 0, 1, 1}, {0}},
                                      Case{"all_reduce", {0, 1, 2}, {1}},
-                                     Case{"all_reduce", {0, 0, 1, 2}, {2, 0, 3}})),
+                                     Case{"all_reduce", {0, 0, 1, 2}, {2, 0, 3}},
+                                     Case{"all_reduce", {0, 0, 1, 1, 2, 3}, {0, 3, 4}})),
     &NameOf);
 
 // Other calls, in which ranks of its host and of another one wait.
 INSTANTIATE_TEST_SUITE_P(Calls, AutoShrinkTest,
                          testing::Combine(testing::Values("auto", "tcp"),
                                           testing::Values(Case{"barrier", {0, 0, 1, 1}, {3}},
+                                                          Case{"barrier", {0, 0, 1, 2, 2, 3}, {3}},
                                                           Case{"send", {0, 0, 1, 1}, {3}},
                                                           Case{"recv", {0, 0, 1, 1}, {3}})),
                          &NameOf);
