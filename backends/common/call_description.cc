@@ -5,6 +5,7 @@
 #include <numeric>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "syncline/check.h"
@@ -12,6 +13,8 @@
 
 namespace syncline::backends {
 namespace {
+
+constexpr absl::string_view kAlike = ", which differ in a tensor that is not shown here";
 
 // kind, sequence, dtype, count, reduce_op, peer, tag, the lengths of the two lists that follow,
 // salt, and the length in bytes of the text after the lists: the name, a space, and the tensors,
@@ -231,10 +234,13 @@ absl::Status CallsMismatchError(absl::string_view message, const CallDescription
 absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescription& b, int rank_b) {
   if (SameCollective(a, b)) return absl::OkStatus();
   const bool alike = a.ToString() == b.ToString();
-  const std::string text = absl::StrCat(
-      Quote(a, rank_a, b, rank_b), alike ? ", which differ in a tensor that is not shown here" : "",
-      ": all ranks must make the same calls in the same order");
+  const std::string text = absl::StrCat(Quote(a, rank_a, b, rank_b), alike ? kAlike : "",
+                                        ": all ranks must make the same calls in the same order");
   return CallsMismatchError(text, a, rank_a, b, rank_b);
+}
+
+bool QuotesLikeCalls(const absl::Status& mismatch) {
+  return KindOf(mismatch) == ErrorKind::kMismatch && absl::StrContains(mismatch.message(), kAlike);
 }
 
 absl::Status DifferentCallsError(const CallDescription& a, int rank_a, const CallDescription& b,

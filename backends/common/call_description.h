@@ -91,6 +91,10 @@ absl::Status CheckSame(const CallDescription& a, int rank_a, const CallDescripti
 absl::Status DifferentCallsError(const CallDescription& a, int rank_a, const CallDescription& b,
                                  int rank_b);
 
+// Whether a MismatchError of the functions above quotes two calls that look alike: what differs is
+// not in them.
+bool QuotesLikeCalls(const absl::Status& mismatch);
+
 // OK if what the ranks send each other in all_to_all is what they expect; else a MismatchError
 // that quotes both calls. Requires CheckSame; OK for every other operation.
 absl::Status CheckSplits(const CallDescription& a, int rank_a, const CallDescription& b,

@@ -27,6 +27,14 @@ size_t TotalBytes(absl::Span<const Tensor> tensors) {
   return bytes;
 }
 
+// The error of a comparison in full. If some have not come to it, `seen`, the difference that this
+// rank has seen by itself, says more.
+absl::Status OrSeen(const absl::Status& compared, const absl::Status& seen) {
+  const ErrorKind kind = KindOf(compared);
+  const bool is_cut_off = kind == ErrorKind::kNetwork || kind == ErrorKind::kTimeout;
+  return is_cut_off && !seen.ok() ? seen : compared;
+}
+
 }  // namespace
 
 // Backend tcp comes first: from then on the death of a rank ends every wait, also those for the
@@ -307,7 +315,10 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
     if (steps.has_mismatch()) {
       // Those that have not found the mismatch find it now, so all come to GatherCalls, unless some
       // have gone ahead.
-      return steps.AbortPeers() ? operation.GatherCalls() : status;
+      if (steps.AbortPeers()) return OrSeen(operation.GatherCalls(), steps.seen_mismatch());
+      // One that has found a difference between nodes says what it is.
+      if (!steps.is_of_other_nodes()) return status;
+      return ToGroupError(NetworkError("nodes made different calls"), context, gone_before, false);
     }
     // Backend tcp has compared the calls, or this rank's history: it is for the user as it is.
     if (KindOf(status) == ErrorKind::kMismatch) return status;

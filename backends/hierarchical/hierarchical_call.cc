@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backends/common/call_description.h"
 #include "backends/common/tensor_steps.h"
 #include "backends/hierarchical/thresholds.h"
 #include "syncline/check.h"
@@ -43,6 +44,14 @@ bool IsMismatchOf(const CallContext& context, const absl::Status& status) {
                      [&](const auto& operation) { return operation.sequence == context.sequence; });
 }
 
+// Whether a MismatchError of the node is about the same calls: then the other rank has called
+// AbortPeers, as the difference is elsewhere. Of sizes by rank, names and user's tensors a quote
+// may show nothing.
+bool IsAbortOf(const Collective& call, const absl::Status& mismatch) {
+  return backends::QuotesLikeCalls(mismatch) && call.user_tensors == nullptr &&
+         backends::HasFixedSize(call.kind);
+}
+
 }  // namespace
 
 // The exchange is one of a single rank: it only builds the record and compares others with it.
@@ -63,6 +72,7 @@ absl::Status HierarchicalCall::RunInNode(const Collective& collective) {
   // In other cases some rank has gone on, and will not come to exchange the calls in full.
   if (IsMismatchOf(context_, status) && !goes_ahead() && transports_.shm->AllMeet()) {
     has_mismatch_ = true;
+    is_of_other_nodes_ = IsAbortOf(*context_.collective, status);
   }
   return status;
 }
@@ -184,6 +194,7 @@ absl::Status HierarchicalCall::CompareRecords(const absl::Status& have_come) {
     if (!shows_nothing) mismatch.Update(same);
   }
   if (are_same) return have_come;
+  seen_mismatch_ = mismatch;
   if (have_come.ok() && (all_meet || mismatch.ok())) return DifferentCalls();
   // If not all ranks will come to exchange the calls in full, this one says what it knows.
   return mismatch.ok() ? have_come : mismatch;

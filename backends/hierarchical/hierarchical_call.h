@@ -142,6 +142,11 @@ class HierarchicalCall {
   // Whether this rank has found that calls differ, and the others will come to exchange them in
   // full.
   bool has_mismatch() const { return has_mismatch_; }
+  // Whether it has only found that another rank of its node has called AbortPeers, so that the
+  // difference is between nodes.
+  bool is_of_other_nodes() const { return is_of_other_nodes_; }
+  // The difference that it has seen between two nodes; OK if none.
+  const absl::Status& seen_mismatch() const { return seen_mismatch_; }
 
   // Makes the ranks that this rank was to meet find a mismatch too: those of its rail, by a record,
   // and those of its node. Waits for the latter, until the deadline at most. Afterwards the
@@ -175,6 +180,8 @@ class HierarchicalCall {
   bool has_sent_fingerprint_ = false;
   bool has_heard_of_difference_ = false;  // In a relayed call.
   bool has_mismatch_ = false;
+  bool is_of_other_nodes_ = false;
+  absl::Status seen_mismatch_;
 };
 
 }  // namespace syncline::hierarchical

@@ -28,11 +28,15 @@ using backends::Moved;
 
 constexpr uint32_t kMagic = 0x53595034;  // "SYP4".
 constexpr size_t kMaxReason = 255;
-constexpr char kNoMessage[] =
-    "what is not a message of this protocol: do all ranks run the same version of Syncline?";
 
 // So many system calls read one connection before others get their turn.
 constexpr int kMaxBursts = 16;
+
+// The network does not make one, so the peer is at fault: not a NetworkError.
+absl::Status NoMessage() {
+  return BackendError(
+      "what is not a message of this protocol: do all ranks run the same version of Syncline?");
+}
 
 // What a message takes of kEagerWindow: a short one takes more memory than it has elements.
 size_t CostOf(size_t bytes) { return std::max<size_t>(bytes, 512); }
@@ -209,7 +213,7 @@ absl::StatusOr<int> PointToPoint::Recv(const Tensor& tensor, const CallContext& 
     const std::vector<std::byte>& elements = receive.message.elements;
     const bool is_whole = elements.size() == receive.bytes;
     if (elements.size() > receive.bytes || (header.kind == Kind::kEager && !is_whole)) {
-      Violate(src, kNoMessage);
+      Violate(src, NoMessage());
       return violation_;
     }
     tensor::CopyBytes(receive.memory, elements.data(), elements.size());
@@ -336,7 +340,9 @@ bool PointToPoint::Read(int peer, Reading reading) {
     if (moved == Moved::kNothing) return has_moved;
     has_moved = true;
     if (moved == Moved::kEnded) {
-      if (errno == EPROTO) Violate(peer, "what cannot be decrypted: it was changed on its way");
+      if (errno == EPROTO) {
+        Violate(peer, NetworkError("what cannot be decrypted: it was changed on its way"));
+      }
       link.state = Link::State::kLost;
       concerns_others_ = true;
       return true;
@@ -359,9 +365,9 @@ void PointToPoint::HandleIfComplete(int peer) {
   Link& link = *links_[peer];
   if (!link.in.is_empty()) return;
   if (!link.is_in_body) {
-    if (!HandleHeader(peer)) Violate(peer, kNoMessage);
+    if (!HandleHeader(peer)) Violate(peer, NoMessage());
   } else {
-    if (!HandleBody(peer)) Violate(peer, kNoMessage);
+    if (!HandleBody(peer)) Violate(peer, NoMessage());
     ExpectHeader(link);
   }
 }
@@ -584,11 +590,13 @@ bool PointToPoint::SendFrame(int peer, const Header& header, const void* body) {
 }
 
 // The peer's connection is read no more, as one that has ended.
-void PointToPoint::Violate(int peer, absl::string_view what) {
+void PointToPoint::Violate(int peer, const absl::Status& what) {
   links_[peer]->state = Link::State::kLost;
   concerns_others_ = true;
   if (!violation_.ok()) return;
-  violation_ = WithRanks(NetworkError(absl::StrCat(peers_.Describe(peer), " sent ", what)), {peer});
+  violation_ = WithRanks(
+      ErrorOfKind(KindOf(what), absl::StrCat(peers_.Describe(peer), " sent ", what.message())),
+      {peer});
 }
 
 absl::Status PointToPoint::CheckUsable() const {
@@ -671,6 +679,11 @@ void PointToPoint::FinishLeave() {
 bool PointToPoint::is_aborted() const {
   absl::MutexLock lock(&mutex_);
   return is_aborted_;
+}
+
+absl::Status PointToPoint::violation() const {
+  absl::MutexLock lock(&mutex_);
+  return violation_;
 }
 
 bool PointToPoint::is_open(int peer) const {

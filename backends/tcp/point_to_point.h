@@ -84,6 +84,9 @@ class PointToPoint {
 
   bool is_aborted() const;
   bool is_open(int peer) const;
+  // The error that names the first peer which has sent what is no frame of this protocol, or what
+  // cannot be decrypted; OK if none has. Such a peer is lost.
+  absl::Status violation() const;
   std::map<int, std::string> left() const;
   std::vector<int> lost() const;
 
@@ -191,7 +194,7 @@ class PointToPoint {
   void NoteFor(std::thread::id waiter) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Take(const Message& message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Deliver(Message message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Violate(int peer, absl::string_view what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Violate(int peer, const absl::Status& what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ExpectHeader(Link& link) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckUsable() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static absl::Status Gone(const std::string& peer);

@@ -48,7 +48,7 @@ absl::Status TcpBackend::Barrier(const CallContext& context) {
 }
 
 absl::Status TcpBackend::Send(const Tensor& tensor, int dst, const CallContext& context) {
-  return lifecycle_.Run({context, absl::MakeConstSpan(&dst, 1)},
+  return ExecuteMessage(context, absl::MakeConstSpan(&dst, 1),
                         [&] { return connections_->point_to_point().Send(tensor, context); });
 }
 
@@ -56,7 +56,7 @@ absl::StatusOr<int> TcpBackend::Recv(const Tensor& tensor, int src, const CallCo
   const absl::Span<const int> awaited =
       src == kAnySource ? absl::MakeConstSpan(others_) : absl::MakeConstSpan(&src, 1);
   int sender = src;
-  const absl::Status status = lifecycle_.Run({context, awaited}, [&]() -> absl::Status {
+  const absl::Status status = ExecuteMessage(context, awaited, [&]() -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(sender, connections_->point_to_point().Recv(tensor, context));
     return absl::OkStatus();
   });
@@ -68,8 +68,14 @@ absl::Status TcpBackend::Execute(const CallContext& context, Body body,
                                  const AwaitedNow* awaited_now) {
   return lifecycle_.Run({context, others_, {}, awaited_now}, [&] {
     Operation operation(*this, context);
-    return body(operation);
+    return OrViolation(body(operation));
   });
+}
+
+absl::Status TcpBackend::OrViolation(const absl::Status& status) const {
+  if (status.ok() || KindOf(status) != ErrorKind::kNetwork) return status;
+  const absl::Status violation = connections_->point_to_point().violation();
+  return violation.ok() ? status : violation;
 }
 
 TcpBackend::Operation::Operation(TcpBackend& backend, const CallContext& context)

@@ -89,7 +89,7 @@ class TcpBackend final : public backends::MessageBackend {
   // as Execute. Thread-safe.
   absl::Status ExecuteMessage(const CallContext& context, absl::Span<const int> awaited,
                               absl::FunctionRef<absl::Status()> body) {
-    return lifecycle_.Run({context, awaited}, body);
+    return lifecycle_.Run({context, awaited}, [&] { return OrViolation(body()); });
   }
   // For the body of a receive from any rank: returns the rank whose message has come over the
   // connections, or kAnySource if one has come to the twin.
@@ -126,6 +126,9 @@ class TcpBackend final : public backends::MessageBackend {
   absl::Status Start(const Deadline& deadline);
   absl::Status RunCompared(const CallContext& context, Algorithm algorithm) override;
   void HandlePeerGone();
+  // The same status; but where an operation has failed because connections have ended, the error of
+  // the peer that has broken the protocol, if one has: its end was the first.
+  absl::Status OrViolation(const absl::Status& status) const;
 
   const std::vector<int> others_;
   const MismatchCheck mismatch_check_;

@@ -7,39 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "backends/common/renamed_backend.h"
-#include "core/testing/forwarding_store.h"
 #include "syncline/backend.h"
 #include "syncline/backend_registry.h"
-#include "syncline/peer.h"
 #include "syncline/status.h"
-#include "syncline/store.h"
 #include "tests/backends/backend_conformance.h"
+#include "tests/support/backend_config.h"
 
 namespace syncline {
 namespace {
-
-// That of one rank: whatever it says of itself, it says that it is on `host`.
-class StoreOnHost final : public ForwardingStore {
- public:
-  StoreOnHost(std::shared_ptr<Store> store, std::string host)
-      : ForwardingStore(std::move(store)), host_(std::move(host)) {}
-
-  absl::Status Set(absl::string_view key, absl::string_view value) override {
-    const absl::string_view line = value.substr(0, value.find('\n'));
-    auto self = Peer::Parse(line);
-    if (!self.ok()) return store().Set(key, value);
-    self->identity = host_;
-    return store().Set(key, absl::StrCat(self->Serialize(), value.substr(line.size())));
-  }
-
- private:
-  const std::string host_;
-};
 
 // So many hosts, whose ranks come in turns: the first two are on different ones.
 BackendRegistry::Registration RegisterOnHosts(const std::string& backend, const std::string& name,

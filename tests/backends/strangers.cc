@@ -12,8 +12,20 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/listening.h"
+#include "core/base/sockets.h"
 
 namespace syncline {
+namespace {
+
+// What this makes a rank do may close the socket on another thread before this thread is done.
+// ThreadSanitizer, which knows send(2), does not know that the bytes come first.
+bool Write(int socket, const std::string& bytes) {
+  return syscall(SYS_sendto, socket, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0) ==
+         static_cast<long>(bytes.size());
+}
+
+}  // namespace
 
 std::vector<std::pair<std::string, int>> OwnSockets() {
   std::vector<std::pair<std::string, int>> sockets;
@@ -38,11 +50,20 @@ int WriteToNewSockets(const std::vector<std::pair<std::string, int>>& before,
     const bool is_new = std::none_of(before.begin(), before.end(),
                                      [&](const auto& it) { return it.first == inode; });
     if (!is_new) continue;
-    // What this makes a rank do may close the socket on another thread before this thread is done.
-    // ThreadSanitizer, which knows send(2), does not know that the bytes come first.
-    const long sent =
-        syscall(SYS_sendto, descriptor, bytes.data(), bytes.size(), MSG_NOSIGNAL, nullptr, 0);
-    if (sent == static_cast<long>(bytes.size())) ++written;
+    if (Write(descriptor, bytes)) ++written;
+  }
+  return written;
+}
+
+int WriteToAccepted(int port, const std::string& bytes) {
+  int written = 0;
+  for (const auto& [inode, descriptor] : OwnSockets()) {
+    base::SocketAddress own, peer;
+    if (getsockname(descriptor, own.get(), &own.length) != 0 || own.family() != AF_INET ||
+        getpeername(descriptor, peer.get(), &peer.length) != 0 || base::PortOf(own) != port) {
+      continue;
+    }
+    if (Write(descriptor, bytes)) ++written;
   }
   return written;
 }

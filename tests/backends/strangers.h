@@ -19,6 +19,10 @@ std::vector<std::pair<std::string, int>> OwnSockets();
 int WriteToNewSockets(const std::vector<std::pair<std::string, int>>& before,
                       const std::string& bytes);
 
+// Sends `bytes` through each connection that a listener of this process at `port` has accepted, as
+// if the rank that listened there did. Returns through how many.
+int WriteToAccepted(int port, const std::string& bytes);
+
 // Connects to a port of 127.0.0.1. Invalid if nobody listens there any more.
 base::UniqueFd TryToConnect(int port);
 
