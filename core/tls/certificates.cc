@@ -83,11 +83,13 @@ Certificate NewCertificate(const CertificateRequest& request, EVP_PKEY* key, X50
   Certificate certificate(X509_new(), &X509_free);
   X509* const made = certificate.get();
   const bool is_authority = issuer == nullptr;
+  const absl::Duration ends =
+      request.ends + (is_authority ? request.authority_outlives : absl::ZeroDuration());
   if (made == nullptr || X509_set_version(made, X509_VERSION_3) != 1 || !SetSerial(made) ||
       !SetName(made, is_authority ? "authority of a syncline job" : "syncline job") ||
       X509_set_issuer_name(made, X509_get_subject_name(is_authority ? made : issuer)) != 1 ||
       !SetTime(X509_getm_notBefore(made), request.begins) ||
-      !SetTime(X509_getm_notAfter(made), request.ends) || X509_set_pubkey(made, key) != 1) {
+      !SetTime(X509_getm_notAfter(made), ends) || X509_set_pubkey(made, key) != 1) {
     return Certificate(nullptr, &X509_free);
   }
   const std::vector<std::pair<int, std::string>> extensions =

@@ -15,6 +15,7 @@ struct CertificateRequest {
   std::vector<std::string> names;
   absl::Duration begins = -absl::Hours(1);  // From now; clocks of hosts differ.
   absl::Duration ends = absl::Hours(24 * 30);
+  absl::Duration authority_outlives = absl::ZeroDuration();  // For so long after that.
 };
 
 // The files that NewCertificates writes into a folder.

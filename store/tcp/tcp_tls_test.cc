@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <functional>
@@ -330,6 +331,47 @@ TEST(TCPCertificatesTest, AnExpiredCertificateIsRefusedUntilItIsRenewed) {
   const absl::StatusOr<tls::Stream> renewed = connect();
   EXPECT_TRUE(renewed.ok()) << renewed.status();
   EXPECT_EQ(*client->Get("key", kTimeout), "value");
+}
+
+// Of the certificates on both sides, the client's alone.
+TEST(TCPCertificatesTest, AClientWhoseCertificateHasExpiredIsRefusedAndTheOthersGoOn) {
+  const absl::Time start = absl::Now();
+  const absl::Duration validity = absl::Seconds(10);  // Enough to read it on a busy machine.
+  const TlsEnvironment environment;
+  const TlsEnvironment expiring({{"localhost", "127.0.0.1"},
+                                 -absl::Hours(1),
+                                 validity,
+                                 /*authority_outlives=*/absl::Hours(1)});
+  environment.Trust(expiring);
+  expiring.Trust(environment);
+  environment.Set(Mode::kCertificates);
+  const auto server = Create(Server(kSecret));
+  ASSERT_NE(server, nullptr);
+  const auto client = Create(Client(server->port(), kSecret));
+  ASSERT_NE(client, nullptr);
+  expiring.Set(Mode::kCertificates);
+  const auto context = tls::Context::FromEnvironment();
+  ASSERT_TRUE(context.ok()) << context.status();
+  environment.Set(Mode::kCertificates);
+  absl::SleepFor(start + validity + absl::Seconds(2) - absl::Now());
+  const LogLines lines;
+  const absl::Status refused =
+      ConnectToServer({"127.0.0.1", server->port(), kSecret, "127.0.0.1", *context},
+                      Deadline(kTimeout))
+          .status();
+  EXPECT_EQ(KindOf(refused), ErrorKind::kNetwork) << refused;
+  EXPECT_THAT(refused.message(), HasSubstr("the other side does not accept the certificate"));
+  EXPECT_THAT(refused.message(), HasSubstr("it has expired"));
+  ASSERT_TRUE(Eventually([&] { return lines.Have("expired"); }));
+  ASSERT_TRUE(client->Set("key", "value").ok());
+  const auto newcomer = Create(Client(server->port(), kSecret));
+  ASSERT_NE(newcomer, nullptr);
+  EXPECT_EQ(*newcomer->Get("key", kTimeout), "value");
+  const std::string text = lines.text();
+  EXPECT_THAT(text, HasSubstr("refused 127.0.0.1:"));
+  EXPECT_THAT(text, HasSubstr("'CN = syncline job' "));  // Not its authority's.
+  EXPECT_THAT(text, HasSubstr("certificate has expired"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
 }
 
 // Other hosts reach it by a name, under which this process does not connect.

@@ -270,6 +270,34 @@ TEST_P(EncryptionTest, ARankWhoseCertificateIsNotAcceptedIsNamed) {
   EXPECT_THAT(statuses[1].message(), HasSubstr("does not accept the certificate in '"));
 }
 
+// Read while it was valid, and shown later: rank 1 waits for rank 0.
+TEST_P(EncryptionTest, ARankWhoseCertificateHasExpiredIsNamedByBothSides) {
+  const absl::Time start = absl::Now();
+  const absl::Duration validity = absl::Seconds(10);  // Enough to read it on a busy machine.
+  const TlsEnvironment environment;
+  const TlsEnvironment expiring({{"localhost", "127.0.0.1"},
+                                 -absl::Hours(1),
+                                 validity,
+                                 /*authority_outlives=*/absl::Hours(1)});
+  environment.Trust(expiring);
+  expiring.Trust(environment);
+  Joining joining(GetParam(), 2);
+  expiring.Set(Mode::kCertificates);
+  joining.Start(1);
+  absl::SleepFor(start + validity + absl::Seconds(2) - absl::Now());
+  environment.Set(Mode::kCertificates);
+  joining.Start(0);
+  const std::vector<absl::Status> statuses = joining.Await();
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(KindOf(statuses[rank]), ErrorKind::kNetwork) << statuses[rank];
+    EXPECT_EQ(RanksOf(statuses[rank]), std::vector<int>{1 - rank});
+    EXPECT_THAT(statuses[rank].message(), HasSubstr("expired"));
+  }
+  EXPECT_THAT(statuses[0].message(), HasSubstr("'CN = syncline job' "));  // Not its authority's.
+  EXPECT_THAT(statuses[0].message(), HasSubstr("is not accepted: certificate has expired"));
+  EXPECT_THAT(statuses[1].message(), HasSubstr("does not accept the certificate in '"));
+}
+
 TEST_P(EncryptionTest, ASettingThatIsWrongIsToldToAllRanks) {
   const TlsEnvironment environment;
   Joining joining(GetParam(), 2);
