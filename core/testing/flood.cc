@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "absl/time/clock.h"
 
@@ -16,11 +17,22 @@ constexpr absl::Duration kPause = absl::Milliseconds(300), kSecond = absl::Secon
 // New connections between two looks at the others.
 constexpr int kAtOnce = 200;
 
+// The connection is new, so it has room for little.
+bool Say(const base::UniqueFd& socket, const std::string& text) {
+  return send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+         static_cast<ssize_t>(text.size());
+}
+
 }  // namespace
 
-Flood::Flood(int port, int count, absl::string_view slow)
+Flood::Flood(int port, int count, absl::string_view slow) : Flood(port, count, slow, nullptr) {}
+
+Flood::Flood(int port, int count, NewTalk new_talk) : Flood(port, count, "", std::move(new_talk)) {}
+
+Flood::Flood(int port, int count, absl::string_view slow, NewTalk new_talk)
     : port_(port),
       slow_(slow),
+      new_talk_(std::move(new_talk)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       strangers_(static_cast<size_t>(count)),
       awaited_(count),
@@ -76,13 +88,32 @@ void Flood::Run() {
         ++made_;
         epoll_event event = {};
         event.events = EPOLLRDHUP;
+        if (new_talk_ != nullptr) {
+          event.events |= EPOLLIN;
+          stranger.talk = new_talk_();
+          Say(stranger.socket, stranger.talk->Begin());
+        }
         event.data.u64 = index;
         epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, stranger.socket.get(), &event);
         if (!has_tried_[index]) --awaited_;
         has_tried_[index] = true;
+      } else if (!Converse(stranger)) {
+        Close(index);
       }
     }
   }
+}
+
+bool Flood::Converse(Stranger& stranger) {
+  char bytes[512];
+  const ssize_t count = recv(stranger.socket.get(), bytes, sizeof(bytes), MSG_DONTWAIT);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  if (count <= 0) return false;
+  stranger.received.append(bytes, static_cast<size_t>(count));
+  const std::string answer = stranger.talk->Answer(stranger.received);
+  if (answer.empty()) return true;
+  ++answered_;
+  return Say(stranger.socket, answer);
 }
 
 void Flood::Connect(size_t index) {

@@ -1,10 +1,12 @@
-// A tcp store's server with few descriptors serves who knows the job's secret while very many
-// strangers hold connections to it.
+// A tcp store's server with few descriptors serves who knows the job's secret, or has a certificate
+// of the job, while very many strangers hold connections to it.
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +16,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "core/testing/flood.h"
+#include "core/testing/tls_environment.h"
+#include "core/tls/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "store/tcp/handshake.h"
@@ -31,10 +35,23 @@ constexpr int kClients = 8;
 
 int strangers = 2000;
 
+// Begins TLS, as anybody may where a job has certificates and no secret, and stops.
+class HalfOfTls final : public Flood::Talk {
+ public:
+  std::string Begin() override {
+    return ClientHandshake("", tls::Mode::kCertificates).Hello() + "\x16\x03\x01\x02";
+  }
+  std::string Answer(absl::string_view) override { return ""; }
+};
+
 struct Kind {
   const char* name;
   std::string slow;  // See Flood.
+  bool begins_tls;   // In place of that: at most kTlsStrangers.
 };
+
+// So many TLS handshakes are processor time for the strangers' server as well.
+constexpr int kTlsStrangers = 300;
 
 class TCPFloodTest : public testing::TestWithParam<Kind> {};
 
@@ -44,14 +61,22 @@ TEST_P(TCPFloodTest, ClientsAreServedInTime) {
   limit.rlim_cur = limit.rlim_max;
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   ASSERT_GE(limit.rlim_cur, static_cast<rlim_t>(strangers) + 200);
-  ServerProcess server(kSecret, kMostDescriptors);
-  auto early = Create(Client(server.port(), kSecret));
+  const bool begins_tls = GetParam().begins_tls;
+  std::optional<TlsEnvironment> environment;
+  if (begins_tls) environment.emplace().Set(tls::Mode::kCertificates);
+  const std::string secret = begins_tls ? "" : kSecret;
+  const int count = begins_tls ? std::min(strangers, kTlsStrangers) : strangers;
+  ServerProcess server(secret, kMostDescriptors);
+  auto early = Create(Client(server.port(), secret));
   ASSERT_NE(early, nullptr);
   ASSERT_TRUE(early->Set("key", "value").ok());
   const int descriptors = server.NumDescriptors();
   const int64_t memory = server.MostMemory();
-  const Flood flood(server.port(), strangers, GetParam().slow);
-  EXPECT_TRUE(flood.AwaitAll(kTimeout));
+  const auto flood = begins_tls
+                         ? std::make_unique<Flood>(server.port(), count,
+                                                   [] { return std::make_unique<HalfOfTls>(); })
+                         : std::make_unique<Flood>(server.port(), count, GetParam().slow);
+  EXPECT_TRUE(flood->AwaitAll(kTimeout));
   // One that is connected, and others that come: each makes calls for a while.
   int most = 0;
   absl::Duration longest_join, longest_call;
@@ -60,7 +85,7 @@ TEST_P(TCPFloodTest, ClientsAreServedInTime) {
   for (int i = 0; i < kClients; ++i) {
     clients.emplace_back([&, i] {
       const absl::Time begin = absl::Now();
-      auto client = Create(Client(server.port(), kSecret));
+      auto client = Create(Client(server.port(), secret));
       ASSERT_NE(client, nullptr);
       const absl::Duration joined = absl::Now() - begin;
       absl::Duration longest;
@@ -83,23 +108,27 @@ TEST_P(TCPFloodTest, ClientsAreServedInTime) {
   std::printf(
       "%d strangers connected %d times; a client joined in %s at most, two calls took %s; "
       "%d descriptors and %d KiB more\n",
-      strangers, static_cast<int>(flood.made()), absl::FormatDuration(longest_join).c_str(),
+      count, static_cast<int>(flood->made()), absl::FormatDuration(longest_join).c_str(),
       absl::FormatDuration(longest_call).c_str(), most - descriptors,
       static_cast<int>((server.MostMemory() - memory) >> 10));
   EXPECT_LT(longest_join, absl::Seconds(20));
   EXPECT_LT(longest_call, absl::Seconds(5));
-  EXPECT_LE(most, descriptors + kClients + static_cast<int>(TCPAcceptor::kMaxStrangers) + 8);
+  // A client's connection with TLS is a socket and both ends of a pair.
+  const int greeted = begins_tls ? static_cast<int>(TCPAcceptor::kMaxGreetedWithoutSecret) : 0;
+  const int each = begins_tls ? 3 : 1;
+  EXPECT_LE(most, descriptors + each * kClients + greeted +
+                      static_cast<int>(TCPAcceptor::kMaxStrangers) + 8);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   EXPECT_LE(server.MostMemory() - memory, kMostMemory);
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(Strangers, TCPFloodTest,
-                         testing::Values(Kind{"silent", ""},
-                                         // The beginning of what a client says, and then anything.
-                                         Kind{"slow", absl::StrCat(kHandshakeMagic,
-                                                                   std::string(100, 'x'))}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Strangers, TCPFloodTest,
+    testing::Values(Kind{"silent", "", false}, Kind{"tls", "", true},
+                    // The beginning of what a client says, and then anything.
+                    Kind{"slow", absl::StrCat(kHandshakeMagic, std::string(100, 'x')), false}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace syncline::tcp_store
