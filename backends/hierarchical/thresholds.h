@@ -48,11 +48,6 @@ inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
 // fewer packets for each.
 inline constexpr int kMinNodesToRelay = 4;
 
-// Where each node has one rank, parts of a reduce_scatter that are more together go straight to
-// their nodes: a leader that passes on others' parts sends as many times as much as there are
-// nodes.
-inline constexpr size_t kRelayedReduceScatterMaxBytesAlone = 2 << 10;  // 2 KiB.
-
 // The same where they give to a root, which takes several packets by one system call. With 4 and 8
 // nodes that share two cores a tree takes a tenth longer; with more it has not been measured, but
 // what reaches one node at a time is then what bounds all.
@@ -61,6 +56,11 @@ inline constexpr int kMinNodesToCollect = 16;
 // In rooted operations they do if half of all parts, about what a child of the root passes on, has
 // at most so many bytes; else each node gives to the root, or takes from it.
 inline constexpr size_t kTreeMaxBytes = 16 << 10;  // 16 KiB.
+
+// Where each node has one rank, the parts of a reduce_scatter that are more bytes together go
+// straight to their nodes, also where other operations are relayed: a leader that passes on what
+// others have sends as many times as much as there are nodes.
+inline constexpr size_t kRelayedReduceScatterMaxBytesAlone = 2 << 10;  // 2 KiB.
 
 // Where each node has one rank, the parts of an all_to_all go behind the record of the call if all
 // of them have one size, and together at most so many bytes. If those of another rank have not,
