@@ -164,8 +164,12 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
     }
   }
   while (!is_done()) {
-    SYNCLINE_ASSIGN_OR_RETURN(const bool has_moved, MoveAll(unsendable));
+    const absl::StatusOr<bool> moved = MoveAll(unsendable);
+    // By another rank whose time was up a moment before, perhaps: this one has waited as long.
+    if (is_aborted_.load() && RanksOf(Late(deadline)).empty()) late_ = absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(moved.status());
     if (is_aborted_.load()) return NetworkError("the connections were closed");
+    const bool has_moved = *moved;
     if (has_moved) spin_.Restart();
     if (has_moved ? !deadline.Expired() : spin_.Continue()) continue;
     if (deadline.Expired()) return is_done() ? absl::OkStatus() : Late(deadline);

@@ -101,8 +101,8 @@ class SocketStreams {
   // The error of the connection that has ended, with the rank at its other side; OK if none has.
   absl::Status ended() const { return ended_; }
 
-  // The TimeoutError of a wait that has ended at its deadline, with the ranks whose bytes have not
-  // moved; OK if none has.
+  // The TimeoutError of a wait that has ended at its deadline, or that would have if it had not
+  // been aborted, with the ranks whose bytes have not moved; OK if none has.
   absl::Status late() const { return late_; }
 
   int size() const { return static_cast<int>(links_.size()); }

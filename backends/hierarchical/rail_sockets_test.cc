@@ -212,6 +212,26 @@ TEST(RailSocketsTest, AbortEndsTheWaitsOfBothSides) {
   });
 }
 
+// Another rank of the node may have given up a moment before.
+TEST(RailSocketsTest, AWaitThatIsAbortedTellsWhomItWaitedFor) {
+  Rail(3).Run([](RailSockets& sockets, int own) {
+    char byte;
+    if (own != 0) {
+      if (own == 1) sockets.Send(0, "a", 1);
+      sockets.Receive(0, &byte, 1);
+      return sockets.AwaitAll(LongDeadline()).IgnoreError();  // Until the other has gone.
+    }
+    EXPECT_TRUE(sockets.late().ok());
+    sockets.Receive(1, &byte, 1);
+    ASSERT_TRUE(sockets.AwaitAll(LongDeadline()).ok());
+    sockets.Receive(2, &byte, 1);
+    std::thread aborter([&] { sockets.Abort(); });
+    EXPECT_EQ(KindOf(sockets.AwaitAll(LongDeadline())), ErrorKind::kNetwork);
+    aborter.join();
+    EXPECT_THAT(RanksOf(sockets.late()), ElementsAre(12)) << sockets.late();
+  });
+}
+
 TEST(RailSocketsTest, WhoDoesNotComeIsNamed) {
   Rail rail(3);
   const absl::Status status = rail.Connect(0, Deadline(absl::Milliseconds(50))).status();
