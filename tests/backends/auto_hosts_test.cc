@@ -404,13 +404,17 @@ TEST_P(AutoAbsenceTest, ARankThatStaysAwayIsATimeoutThatNamesItOnEveryRank) {
   });
 }
 
-// No connection ends when a cable is cut, and no process: only the silence tells.
+// No connection ends when a cable is cut, and no process: only the silence tells. The last host may
+// also hear nothing, and still be heard.
 class CutGroup {
  public:
-  CutGroup(const Layout& layout, const std::string& call, int64_t count)
+  enum class Cut { kBothWays, kToTheHost };
+
+  CutGroup(const Layout& layout, const std::string& call, int64_t count, Cut cut = Cut::kBothWays)
       : layout_(layout), call_(call), group_(layout, call, count, "go_on", absl::Minutes(3)) {
     cut_ = NowNanos();
-    group_.workers.CutOff(layout.hosts.back());
+    const int host = layout.hosts.back();
+    cut == Cut::kBothWays ? group_.workers.CutOff(host) : group_.workers.LoseTo(host);
   }
 
   void Check();
@@ -443,6 +447,16 @@ TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataOrBetweenShortCallsIsNamed
   CutGroup short_calls({"", {0, 1}}, "barrier", 1);
   data.Check();
   short_calls.Check();
+}
+
+TEST(AutoCableTest, AHostThatHearsNothingAndIsHeardIsNamedLongBeforeTheTimeout) {
+  const auto cut = CutGroup::Cut::kToTheHost;
+  CutGroup data({"", {0, 0, 1, 1}}, "all_reduce", kLarge, cut);
+  CutGroup short_calls({"", {0, 0, 1, 1}}, "barrier", 1, cut);
+  CutGroup from_root({"", {0, 1, 1}}, "broadcast", kLarge, cut);
+  data.Check();
+  short_calls.Check();
+  from_root.Check();
 }
 
 // ---- Encryption of other backends.

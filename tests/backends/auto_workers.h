@@ -41,6 +41,7 @@ class Workers {
   Store& store() { return *store_; }
   void Signal(int rank, int signal) const;
   void CutOff(int host) const { hosts_.CutOff(host); }
+  void LoseTo(int host) const { hosts_.LoseTo(host); }
   // "rank 2 (host b, pid 81)".
   std::string Describe(int rank) const;
   // What it has printed once it has ended.

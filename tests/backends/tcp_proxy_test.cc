@@ -1,6 +1,7 @@
-// Backend tcp over connections that proxies slow down, stall, cut off, reset and change, or of
-// which they lose what one side sends or end one side alone. With encryption too: this is linked
-// into a test for which SYNCLINE_TLS is always set. Arguments: --rounds=N and --seed=N.
+// Backend tcp, and auto on two hosts, over connections that proxies slow down, stall, cut off,
+// reset and change, or of which they lose what one side sends or end one side alone. With
+// encryption too: this is linked into a test for which SYNCLINE_TLS is always set. Arguments:
+// --rounds=N and --seed=N.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -48,6 +49,16 @@ bool IsEncrypted() { return base::GetEnv("SYNCLINE_TLS").has_value(); }
 absl::StatusOr<std::shared_ptr<Backend>> Join(std::shared_ptr<Store> store, int rank) {
   return BackendRegistry::Make("tcp", OnLoopback(std::move(store), rank, kRanks));
 }
+
+// Ranks 0 and 2 take each other for those of one host, and share memory.
+absl::StatusOr<std::shared_ptr<Backend>> JoinOnHosts(std::shared_ptr<Store> store, int rank) {
+  auto on_host = std::make_shared<StoreOnHost>(std::move(store), absl::StrCat("host_", rank % 2));
+  return BackendRegistry::Make("auto", OnLoopback(std::move(on_host), rank, kRanks));
+}
+using JoinFunction = decltype(&Join);
+
+// On how many ranks an error must name ranks.
+enum class Naming { kOnEvery, kOnOne };
 
 // One call of `choice`, with its results checked.
 absl::Status Call(Backend& backend, int rank, uint32_t choice, uint64_t sequence,
@@ -102,12 +113,12 @@ TEST(TcpProxyTest, ResultsAreRightHoweverSlowlyAndInWhatPiecesTheyCome) {
 
 // Makes calls until one fails. Every rank's must, soon after the deadline at the latest, and name
 // ranks.
-void RunRound(const Proxy::Fault& fault, uint32_t seed) {
+void RunRound(const Proxy::Fault& fault, uint32_t seed, JoinFunction join, Naming naming) {
   Proxy proxy;
   const auto store = std::make_shared<ProxiedStore>(std::make_shared<HashStore>(), proxy);
   Countdown joined(kRanks), made(1);
   const auto statuses = RunRanks(kRanks, [&](int rank) -> absl::Status {
-    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, Join(store, rank));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto backend, join(store, rank));
     joined.StepAndWait();
     if (rank == 0) {
       proxy.Make(fault);
@@ -125,35 +136,52 @@ void RunRound(const Proxy::Fault& fault, uint32_t seed) {
     return status;
   });
   EXPECT_TRUE(proxy.has_happened());
-  for (const absl::Status& status : statuses) {
+  int naming_ranks = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const absl::Status& status = statuses[rank];
+    SCOPED_TRACE(absl::StrCat("rank ", rank));
     const ErrorKind kind = KindOf(status);
     EXPECT_THAT(kind, AnyOf(ErrorKind::kNetwork, ErrorKind::kTimeout, ErrorKind::kMismatch))
         << status;
+    naming_ranks += RanksOf(status).empty() ? 0 : 1;
+    if (naming == Naming::kOnOne) continue;
     EXPECT_FALSE(RanksOf(status).empty()) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank ")) << status;
   }
+  EXPECT_GE(naming_ranks, 1);
 }
 
-TEST(TcpProxyTest, FaultsAreErrorsOnEveryRankThatNameRanks) {
+void RunRounds(JoinFunction join, int most_skipped, Naming naming) {
   using Kind = Proxy::Fault::Kind;
   // What changes bytes is an attack that encryption alone withstands.
   std::vector<Kind> kinds = {Kind::kStall,    Kind::kStallOneWay, Kind::kLoseOneWay,
                              Kind::kHalfOpen, Kind::kEnd,         Kind::kReset};
   if (IsEncrypted()) kinds.push_back(Kind::kChange);
   std::printf("--rounds=%d --seed=%u\n", rounds, first_seed);
-  for (int round = 0; round < rounds && !HasFailure(); ++round) {
+  for (int round = 0; round < rounds && !testing::Test::HasFailure(); ++round) {
     const uint32_t seed = first_seed + static_cast<uint32_t>(round);
     std::mt19937 random(seed);
     Proxy::Fault fault;
     fault.kind = kinds[random() % kinds.size()];
     fault.bytes = static_cast<int64_t>(random() % (1 << (4 + random() % 18)));
-    fault.skip = static_cast<int>(random() % 4);
+    fault.skip = static_cast<int>(random() % (most_skipped + 1));
     // With several, a fault is that of one of them.
     setenv("SYNCLINE_TCP_STREAMS", seed % 2 == 0 ? "1" : "3", 1);
     SCOPED_TRACE(absl::StrCat("--seed=", seed, ", fault ", static_cast<int>(fault.kind), " after ",
                               fault.bytes, " bytes, ", fault.skip, " skipped"));
-    RunRound(fault, seed);
+    RunRound(fault, seed, join, naming);
   }
+}
+
+TEST(TcpProxyTest, FaultsAreErrorsOnEveryRankThatNameRanks) {
+  RunRounds(&Join, 3, Naming::kOnEvery);
+}
+
+// Fewer connections carry anything: those between ranks of one host do not. A rank that waits in
+// shared memory, and whose time is up a moment before that of the others, ends the group before
+// these say whom they wait for, and knows of nobody itself.
+TEST(AutoProxyTest, FaultsBetweenHostsAreErrorsOnEveryRank) {
+  RunRounds(&JoinOnHosts, 1, Naming::kOnOne);
 }
 
 }  // namespace

@@ -288,6 +288,17 @@ void Hosts::CutOff(int host) const {
   if (ioctl(fd, SIOCSIFFLAGS, &request) != 0) Die("switching a port off");
 }
 
+// Where the switch sends to the host.
+void Hosts::LoseTo(int host) const {
+  Request request(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK);
+  tcmsg message = {};
+  message.tcm_ifindex = static_cast<int>(if_nametoindex(PortOf(host).c_str()));
+  message.tcm_parent = TC_H_ROOT;
+  request.Append(message);
+  request.Attribute(TCA_KIND, AsText("blackhole"));
+  Require(request.Send(), "losing what is sent to a host");
+}
+
 // A token bucket where the switch sends to the host. It has room for a few of the kernel's largest
 // segments, and the queue before it for some milliseconds: as switches have.
 void Hosts::LimitRate(int host, int megabits) const {

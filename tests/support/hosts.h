@@ -37,6 +37,9 @@ class Hosts {
   // From then on nothing comes to the host, or from it; its own interface stays up.
   void CutOff(int host) const;
 
+  // From then on what is sent to the host is lost, and what it sends still comes through.
+  void LoseTo(int host) const;
+
   // From then on the host gets so many megabits a second at most, from all others together. What
   // the switch cannot hold it drops, as a real one does.
   void LimitRate(int host, int megabits) const;
