@@ -11,6 +11,7 @@
 #include "syncline/deadline.h"
 #include "syncline/device.h"
 #include "syncline/device_memory.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::ddp {
@@ -106,6 +107,15 @@ absl::StatusOr<std::vector<std::string>> HostExchange::AllGatherBytes(
   sizes[group_.rank()] = static_cast<int64_t>(mine.size());
   SYNCLINE_RETURN_IF_ERROR(AllGatherInPlace(Tensor::Of(sizes)));
   const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
+  const auto most = static_cast<int64_t>(std::string().max_size() / sizes.size());
+  for (size_t rank = 0; rank < sizes.size(); ++rank) {
+    if (sizes[rank] >= 0 && sizes[rank] <= most) continue;
+    return WithRanks(
+        BackendError(absl::StrCat("rank ", rank, " sent ", sizes[rank],
+                                  " as the size of what it has to say: do all ranks run the same "
+                                  "version of Syncline?")),
+        {static_cast<int>(rank)});
+  }
   std::string all(static_cast<size_t>(largest) * sizes.size(), '\0');
   mine.copy(&all[group_.rank() * largest], mine.size());
   SYNCLINE_RETURN_IF_ERROR(

@@ -17,6 +17,7 @@
 #include "core/testing/fake_backend.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline {
@@ -95,6 +96,40 @@ TEST(ReducerTest, AnOrderOfRankZeroThatIsNoneOfTheParametersIsAnError) {
     for (const int64_t index : {2, 1, 0}) ASSERT_TRUE(reducer->MarkReady(index).ok());
     const absl::Status finished = reducer->Finish();
     EXPECT_THAT(std::string(finished.message()), HasSubstr("rank 0 sent an order")) << wrong;
+  }
+}
+
+TEST(ReducerTest, RowsOfARankThatAreNoneOfTheParameterAreAnErrorThatNamesIt) {
+  struct Case {
+    int exchange;  // The numbers of rows come first, then the indices.
+    int64_t number;
+    const char* text;
+  };
+  const std::vector<Case> cases = {{0, -1, "rank 0 sent -1 as its number of rows"},
+                                   {0, int64_t{1} << 60, " as its number of rows"},
+                                   {1, 4, "rank 0 sent 4 as the index of a row"},
+                                   {1, -3, "rank 0 sent -3 as the index of a row"}};
+  for (const Case& wrong : cases) {
+    int exchanges = 0;
+    auto group = MakeFakeGroup([&](FakeBackend&, OpKind kind, const CallContext& context) {
+      if (kind != OpKind::kAllGather) return absl::OkStatus();
+      const Tensor& output = context.collective->outputs[0];
+      const bool is_of_rows = output.dtype() == DType::kInt64 && output.numel() == 1;
+      if (is_of_rows && exchanges++ == wrong.exchange) output.data_as<int64_t>()[0] = wrong.number;
+      return absl::OkStatus();
+    });
+    Reducer::Options options;
+    options.names = {"embedding"};
+    options.sparse = {0};
+    auto reducer = Reducer::Create(group, {Tensor::Zeros(DType::kFloat32, {4, 2})}, options);
+    ASSERT_TRUE(reducer.ok()) << reducer.status();
+    exchanges = 0;
+    std::vector<int64_t> indices = {2};
+    const SparseRows rows = {Tensor::Of(indices), Tensor::Zeros(DType::kFloat32, {1, 2})};
+    ASSERT_TRUE((*reducer)->MarkReadySparse(0, rows).ok());
+    const absl::Status finished = (*reducer)->Finish();
+    EXPECT_THAT(std::string(finished.message()), HasSubstr(wrong.text)) << finished;
+    EXPECT_THAT(RanksOf(finished), ElementsAre(0)) << finished;
   }
 }
 

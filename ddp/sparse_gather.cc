@@ -1,14 +1,26 @@
 #include "ddp/sparse_gather.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "core/tensor/reduce_kernels.h"
 #include "syncline/check.h"
+#include "syncline/error_origin.h"
 #include "syncline/status.h"
 
 namespace syncline::ddp {
+namespace {
+
+absl::Status NoRows(int rank, absl::string_view what, int64_t number) {
+  return WithRanks(BackendError(absl::StrCat("rank ", rank, " sent ", number, " as ", what,
+                                             ": do all ranks run the same version of Syncline?")),
+                   {rank});
+}
+
+}  // namespace
 
 RowBuffer::RowBuffer(const Tensor& parameter)
     : dtype_(parameter.dtype()), shape_(parameter.shape().begin(), parameter.shape().end()) {
@@ -33,13 +45,18 @@ absl::Status RowBuffer::Check(const SparseRows& rows) const {
     return ArgumentError(absl::StrCat("values must be contiguous ", expected, ", a row for each ",
                                       "index, not ", rows.values.ToString()));
   }
-  const int64_t* indices = rows.indices.data_as<int64_t>();
-  for (int64_t k = 0; k < count; ++k) {
-    if (indices[k] >= 0 && indices[k] < shape_[0]) continue;
-    return ArgumentError(
-        absl::StrCat("index ", indices[k], " is not a row: there are ", shape_[0], ", from 0"));
-  }
-  return absl::OkStatus();
+  const int64_t* const wrong = FindNoRow(rows.indices);
+  if (wrong == nullptr) return absl::OkStatus();
+  return ArgumentError(
+      absl::StrCat("index ", *wrong, " is not a row: there are ", shape_[0], ", from 0"));
+}
+
+const int64_t* RowBuffer::FindNoRow(const Tensor& indices) const {
+  const int64_t* const begin = indices.data_as<int64_t>();
+  const int64_t* const end = begin + indices.numel();
+  const int64_t* const found =
+      std::find_if(begin, end, [this](int64_t index) { return index < 0 || index >= shape_[0]; });
+  return found == end ? nullptr : found;
 }
 
 void RowBuffer::Append(const SparseRows& rows) {
@@ -79,6 +96,14 @@ absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int6
     counts_by_rank.push_back(all_counts.Slice(rank, 1));
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(counts_by_rank, counts_by_rank[group.rank()]));
 
+  // What others send is used as sizes and indices. No sum of these overflows.
+  const auto most = std::numeric_limits<int64_t>::max() /
+                    (group.size() * static_cast<int64_t>(mine.bytes_per_row()));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    if (counts[rank] < 0 || counts[rank] > most) {
+      return NoRows(rank, "its number of rows", counts[rank]);
+    }
+  }
   const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   SYNCLINE_ASSIGN_OR_RETURN(const SparseRows all, mine.Make(total));
   if (total == 0) return all;
@@ -92,6 +117,10 @@ absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int6
   }
   const SparseRows own = mine.rows();
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(indices, own.indices));
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const int64_t* const wrong = mine.FindNoRow(indices[rank]);
+    if (wrong != nullptr) return NoRows(rank, "the index of a row", *wrong);
+  }
   SYNCLINE_RETURN_IF_ERROR(group.AllGather(values, own.values));
   tensor::Divide(all.values.dtype(), all.values.data(), static_cast<int>(divisor),
                  all.values.numel());

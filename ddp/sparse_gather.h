@@ -21,6 +21,9 @@ class RowBuffer {
 
   // OK if `rows` are rows of the parameter; else an ArgumentError that says what is wrong.
   absl::Status Check(const SparseRows& rows) const;
+  // The first of `indices`, contiguous int64[n] on cpu, that is no row of the parameter; null if
+  // all are.
+  const int64_t* FindNoRow(const Tensor& indices) const;
   // Requires Check(rows).ok(). Copies them.
   void Append(const SparseRows& rows);
   void Clear();
@@ -41,7 +44,7 @@ class RowBuffer {
 };
 
 // Collective. All ranks' rows in the order of ranks, values divided by `divisor`, for which
-// 0 < divisor < 2^31.
+// 0 < divisor < 2^31. A rank that sends what are no rows is an error that names it.
 absl::StatusOr<SparseRows> GatherRows(ProcessGroup& group, RowBuffer& mine, int64_t divisor);
 
 }  // namespace syncline::ddp

@@ -17,9 +17,12 @@ constexpr absl::Duration kCloseGrace = absl::Milliseconds(500);
 constexpr char kApplied[] = "applied";
 constexpr char kRefused[] = "refused";
 
-std::optional<mvccpb::KeyValue> Only(const pb::ResponseOp& response) {
-  if (response.response_range().kvs().empty()) return std::nullopt;
-  return response.response_range().kvs(0);
+// What the range at `index` has found, if it has. A server that answers less has found nothing.
+std::optional<mvccpb::KeyValue> Found(const pb::TxnResponse& response, int index) {
+  if (index >= response.responses_size()) return std::nullopt;
+  const pb::RangeResponse& range = response.responses(index).response_range();
+  if (range.kvs().empty()) return std::nullopt;
+  return range.kvs(0);
 }
 
 }  // namespace
@@ -55,18 +58,21 @@ absl::StatusOr<EtcdChanges::Outcome> EtcdChanges::Apply(pb::TxnRequest change,
   ++record.calls;
   Outcome outcome;
   if (response.succeeded()) {
+    if (response.responses().empty()) {
+      return StoreError("the server's answer lacks what became of the change: is it an etcd?");
+    }
     const pb::TxnResponse& inner = response.responses(0).response_txn();
     outcome.applied = inner.succeeded();
-    if (!outcome.applied) outcome.present = Only(inner.responses(1));
+    if (!outcome.applied) outcome.present = Found(inner, 1);
   } else {  // An earlier request with this number has arrived, but its answer has not.
-    const std::optional<mvccpb::KeyValue> found = Only(response.responses(0));
+    const std::optional<mvccpb::KeyValue> found = Found(response, 0);
     if (!found.has_value() && lease_ != 0) return ContentsExpiredError();
     if (!found.has_value() || found->version() != record.calls) {
       return StoreError(absl::StrCat("somebody else has changed '", name,
                                      "', where this client counts its calls"));
     }
     outcome.applied = found->value() == kApplied;
-    if (!outcome.applied) outcome.present = Only(response.responses(1));
+    if (!outcome.applied) outcome.present = Found(response, 1);
   }
   GiveBack(record);
   return outcome;
