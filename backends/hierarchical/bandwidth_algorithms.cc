@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "backends/common/tensor_steps.h"
+#include "backends/hierarchical/local_steps.h"
 #include "backends/hierarchical/thresholds.h"
-#include "core/tensor/reduce_kernels.h"
 #include "syncline/check.h"
 #include "syncline/status.h"
 
@@ -22,10 +22,7 @@ void CombineNodes(const HierarchicalCall& call, const Tensor& tensor,
   std::vector<const void*> terms;
   for (const Tensor& term : received) terms.push_back(term.data());
   terms[call.topology().node] = tensor.data();
-  tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
-  if (op == ReduceOp::kAvg) {
-    tensor::Divide(tensor.dtype(), tensor.data(), call.topology().size(), tensor.numel());
-  }
+  Combine(call, tensor, terms, op);
 }
 
 // Cuts tensors of at most `numel` elements into chunks of `bytes`.

@@ -7,7 +7,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "backends/common/tensor_steps.h"
-#include "backends/hierarchical/latency_steps.h"
+#include "backends/hierarchical/local_steps.h"
 #include "backends/hierarchical/relayed_algorithms.h"
 #include "backends/hierarchical/rooted_algorithms.h"
 #include "syncline/status.h"

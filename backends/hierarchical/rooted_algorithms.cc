@@ -9,7 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "backends/common/tensor_steps.h"
-#include "backends/hierarchical/latency_steps.h"
+#include "backends/hierarchical/local_steps.h"
 #include "backends/hierarchical/node_tree.h"
 #include "backends/hierarchical/thresholds.h"
 #include "syncline/status.h"

@@ -1,4 +1,4 @@
-#include "backends/hierarchical/latency_steps.h"
+#include "backends/hierarchical/local_steps.h"
 
 #include "backends/common/tensor_steps.h"
 #include "core/tensor/reduce_kernels.h"
@@ -11,8 +11,8 @@ Tensor CopyOf(HierarchicalCall& call, const Tensor& tensor) {
   return copy;
 }
 
-void Combine(HierarchicalCall& call, const Tensor& tensor, absl::Span<const void* const> terms,
-             ReduceOp op) {
+void Combine(const HierarchicalCall& call, const Tensor& tensor,
+             absl::Span<const void* const> terms, ReduceOp op) {
   tensor::Reduce(tensor.dtype(), backends::PartialOp(op), tensor.data(), terms, tensor.numel());
   if (op == ReduceOp::kAvg) {
     tensor::Divide(tensor.dtype(), tensor.data(), call.topology().size(), tensor.numel());

@@ -1,6 +1,6 @@
-// Steps on one rank of which several latency algorithms are made.
-#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_STEPS_H_
-#define SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_STEPS_H_
+// Steps on one rank of which several algorithms are made.
+#ifndef SYNCLINE_BACKENDS_HIERARCHICAL_LOCAL_STEPS_H_
+#define SYNCLINE_BACKENDS_HIERARCHICAL_LOCAL_STEPS_H_
 
 #include "absl/types/span.h"
 #include "backends/hierarchical/hierarchical_call.h"
@@ -13,9 +13,9 @@ namespace syncline::hierarchical {
 Tensor CopyOf(HierarchicalCall& call, const Tensor& tensor);
 
 // Reduces the `terms` of all nodes, in their order, to `tensor`.
-void Combine(HierarchicalCall& call, const Tensor& tensor, absl::Span<const void* const> terms,
-             ReduceOp op);
+void Combine(const HierarchicalCall& call, const Tensor& tensor,
+             absl::Span<const void* const> terms, ReduceOp op);
 
 }  // namespace syncline::hierarchical
 
-#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LATENCY_STEPS_H_
+#endif  // SYNCLINE_BACKENDS_HIERARCHICAL_LOCAL_STEPS_H_
