@@ -262,12 +262,20 @@ bool HierarchicalBackend::MayGoAhead(const Collective& call) const {
 
 Meeting HierarchicalBackend::MeetingOf(const Collective& call) const {
   if (MayGoAhead(call)) {
-    const bool has_parts = call.kind == OpKind::kGather || call.kind == OpKind::kScatter;
-    const bool is_small =
-        has_parts ? IsSmall(*call.tensor) : call.tensor->nbytes() <= latency_max_bytes_;
-    return is_small ? Meeting::kNone : Meeting::kDirect;
+    return IsSmall(call.kind, *call.tensor) ? Meeting::kNone : Meeting::kDirect;
   }
   return may_go_ahead_ && IsRelayed(call) ? Meeting::kRelayed : Meeting::kDirect;
+}
+
+bool HierarchicalBackend::IsSmall(OpKind kind, const Tensor& tensor) const {
+  const bool has_parts = kind == OpKind::kGather || kind == OpKind::kScatter;
+  // A leader of several ranks handles the parts of all.
+  const size_t bytes =
+      tensor.nbytes() * (has_parts && !is_each_alone() ? topology_.node_of.size() : 1);
+  if (bytes <= latency_max_bytes_) return true;
+  if (bytes > rooted_max_bytes_) return false;
+  const auto others = static_cast<size_t>(topology_.node_count() - 1);
+  return kind != OpKind::kReduce || bytes * others <= kReduceMaxBytesOfOthers;
 }
 
 bool HierarchicalBackend::IsRelayed(const Collective& call) const {
@@ -426,8 +434,8 @@ absl::Status HierarchicalBackend::RunPairwise(const CallContext& context,
 absl::Status HierarchicalBackend::Broadcast(const Tensor& tensor, int root,
                                             const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return tensor.nbytes() <= latency_max_bytes_ ? LatencyBroadcast(steps, tensor, root)
-                                                 : BandwidthBroadcast(steps, tensor, root);
+    return IsSmall(OpKind::kBroadcast, tensor) ? LatencyBroadcast(steps, tensor, root)
+                                               : BandwidthBroadcast(steps, tensor, root);
   });
 }
 
@@ -442,8 +450,8 @@ absl::Status HierarchicalBackend::AllReduce(const Tensor& tensor, ReduceOp op,
 absl::Status HierarchicalBackend::Reduce(const Tensor& tensor, ReduceOp op, int root,
                                          const CallContext& context) {
   return RunAlgorithm(context, [&](HierarchicalCall& steps) {
-    return tensor.nbytes() <= latency_max_bytes_ ? LatencyReduce(steps, tensor, op, root)
-                                                 : BandwidthReduce(steps, tensor, op, root);
+    return IsSmall(OpKind::kReduce, tensor) ? LatencyReduce(steps, tensor, op, root)
+                                            : BandwidthReduce(steps, tensor, op, root);
   });
 }
 
@@ -472,7 +480,7 @@ absl::Status HierarchicalBackend::ReduceScatter(const Tensor& output,
 
 absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const Tensor& input,
                                          int root, const CallContext& context) {
-  if (IsSmall(input)) {
+  if (IsSmall(OpKind::kGather, input)) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
       return LatencyGather(steps, outputs, input, root);
     });
@@ -489,7 +497,7 @@ absl::Status HierarchicalBackend::Gather(absl::Span<const Tensor> outputs, const
 
 absl::Status HierarchicalBackend::Scatter(const Tensor& output, absl::Span<const Tensor> inputs,
                                           int root, const CallContext& context) {
-  if (IsSmall(output)) {
+  if (IsSmall(OpKind::kScatter, output)) {
     return RunAlgorithm(context, [&](HierarchicalCall& steps) {
       return LatencyScatter(steps, output, inputs, root);
     });

@@ -80,7 +80,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
       : backends::TypedBackend(peers.rank(), peers.size()),
         peers_(peers),
         topology_(topology),
-        latency_max_bytes_(topology.max_local_size == 1 ? kLatencyMaxBytesAlone : kLatencyMaxBytes),
+        latency_max_bytes_(is_each_alone() ? kLatencyMaxBytesAlone : kLatencyMaxBytes),
+        rooted_max_bytes_(topology_.node_count() > kMaxNodesAtOnce ? latency_max_bytes_
+                                                                   : kLatencyMaxBytes),
         may_go_ahead_(backends::DefaultComparison() == backends::Comparison::kAsTheyGo) {}
 
   bool is_each_alone() const { return topology_.max_local_size == 1; }
@@ -89,11 +91,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   // The same on all ranks that make the same call.
   Meeting MeetingOf(const Collective& call) const;
   bool IsRelayed(const Collective& call) const;
-  // Of a gather or scatter, by the part of one rank: a leader handles those of all.
-  bool IsSmall(const Tensor& part) const {
-    const size_t parts = is_each_alone() ? 1 : topology_.node_of.size();
-    return part.nbytes() * parts <= latency_max_bytes_;
-  }
+  // Whether an operation with a root takes the latency algorithm, by its tensor: in gather and
+  // scatter the part of one rank.
+  bool IsSmall(OpKind kind, const Tensor& tensor) const;
 
   absl::Status JoinTcp(const BackendConfig& config);
   // While joining, after JoinTcp: a NetworkError that names who has died.
@@ -145,7 +145,8 @@ class HierarchicalBackend final : public backends::TypedBackend {
 
   const backends::PeerTable peers_;
   const Topology topology_;
-  const size_t latency_max_bytes_;
+  // The largest of latency algorithms: of operations without a root, and of those with one.
+  const size_t latency_max_bytes_, rooted_max_bytes_;
   // Whether ranks need not meet in rooted collectives of few bytes, or meet through others in other
   // ones. The same on all ranks.
   const bool may_go_ahead_;

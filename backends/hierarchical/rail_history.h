@@ -43,7 +43,7 @@ namespace syncline::hierarchical {
 // rail. Not thread-safe.
 class RailHistory {
  public:
-  static constexpr uint64_t kCalls = 32;
+  static constexpr uint64_t kCalls = 128;
   // A rank that only gives looks at what others have sent in one call of so many.
   static constexpr uint64_t kLookInterval = 8;
 

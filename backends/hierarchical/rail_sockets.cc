@@ -11,10 +11,24 @@
 #include "absl/time/time.h"
 #include "backends/common/rank_acceptor.h"
 #include "backends/common/socket_delivery.h"
+#include "backends/hierarchical/thresholds.h"
 #include "backends/tcp/socket_options.h"
 #include "syncline/status.h"
 
 namespace syncline::hierarchical {
+namespace {
+
+// Has the kernel keep kMaxBytesAhead for this rank until it takes them: thrice as much, see
+// RailSockets::window. SO_RCVLOWAT makes room for twice what it says, from Linux 4.18 on, and
+// leaves the size to the kernel afterwards, which may still enlarge it; SO_RCVBUF would end that. A
+// buffer that the user has set stays as it is. What remains smaller is a smaller window.
+void MakeRoom(int socket) {
+  for (const int bytes : {static_cast<int>(kMaxBytesAhead * 3 / 2), 1}) {
+    static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)));
+  }
+}
+
+}  // namespace
 
 // A rank connects to the members before it, and then accepts those after it. So no ranks wait for
 // each other in a circle: the first one accepts at once.
@@ -38,6 +52,7 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
   for (const std::vector<tls::Stream>& of_node : all) {
     for (const tls::Stream& stream : of_node) {
       SYNCLINE_RETURN_IF_ERROR(options.Apply(stream.fd()));
+      MakeRoom(stream.fd());
     }
   }
   return std::unique_ptr<RailSockets>(new RailSockets(members, std::move(all)));

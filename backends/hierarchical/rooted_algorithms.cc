@@ -17,8 +17,8 @@
 namespace syncline::hierarchical {
 namespace {
 
-// The tree of a call in which a child of the root passes on so many bytes, if it is binomial, as it
-// is from `min_nodes` on.
+// The tree of a call of parts, of which a child of the root passes on so many bytes if it is
+// binomial, as it is from `min_nodes` on.
 NodeTree TreeFor(const HierarchicalCall& call, int root_node, size_t bytes_to_relay,
                  int min_nodes) {
   const bool is_binomial = call.topology().node_count() >= min_nodes && bytes_to_relay > 0 &&
@@ -102,7 +102,10 @@ int64_t CountOfNode(const Topology& topology, int node, int64_t numel) {
 // A leader's tensor is not written if it hears in this call that its node has failed.
 absl::Status BroadcastAhead(HierarchicalCall& call, const Tensor& tensor, int root_node) {
   if (!call.is_leader()) return call.Broadcast(tensor, 0);
-  const NodeTree tree = TreeFor(call, root_node, tensor.nbytes(), kMinNodesToRelay);
+  // However much it is: what a node passes on another need not.
+  const bool is_binomial = call.topology().node_count() >= kMinNodesToRelay && tensor.nbytes() > 0;
+  const NodeTree tree(call.topology(), root_node,
+                      is_binomial ? NodeTree::Shape::kBinomial : NodeTree::Shape::kFlat);
   Tensor sent = tensor;
   if (tree.is_root()) {
     SYNCLINE_RETURN_IF_ERROR(call.BeginAhead());

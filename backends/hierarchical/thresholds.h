@@ -41,8 +41,17 @@ namespace syncline::hierarchical {
 // Collectives of at most so many bytes use the latency algorithms, larger ones the bandwidth
 // algorithms. The bytes are those of the tensor, or where there are parts, of all of them.
 inline constexpr size_t kLatencyMaxBytes = 64 << 10;  // 64 KiB.
-// Where each node has one rank: nothing within a node makes a bandwidth algorithm slow to begin.
+// The same where each node has one rank: nothing within a node makes a bandwidth algorithm slow to
+// begin.
 inline constexpr size_t kLatencyMaxBytesAlone = 16 << 10;  // 16 KiB.
+
+// But up to so many nodes operations with a root take kLatencyMaxBytes there too: in a bandwidth
+// algorithm ranks meet. It has not been measured with more, where the root would have much to give
+// or to take by itself.
+inline constexpr int kMaxNodesAtOnce = 8;
+// A reduce also if the root takes at most so many bytes of all others together. That is n / 2 times
+// as much as in the bandwidth algorithm, which at 1 Gbit/s takes half the time from 24 KiB on.
+inline constexpr size_t kReduceMaxBytesOfOthers = 96 << 10;  // 96 KiB.
 
 // From so many nodes on, leaders hear of some others through others in latency algorithms, which is
 // fewer packets for each.
@@ -53,8 +62,8 @@ inline constexpr int kMinNodesToRelay = 4;
 // what reaches one node at a time is then what bounds all.
 inline constexpr int kMinNodesToCollect = 16;
 
-// In rooted operations they do if half of all parts, about what a child of the root passes on, has
-// at most so many bytes; else each node gives to the root, or takes from it.
+// In rooted operations other than broadcast they do if half of all parts, about what a child of the
+// root passes on, has at most so many bytes; else each node gives to the root, or takes from it.
 inline constexpr size_t kTreeMaxBytes = 16 << 10;  // 16 KiB.
 
 // Where each node has one rank, the parts of a reduce_scatter that are more bytes together go
@@ -86,10 +95,10 @@ inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
-// kLatencyMaxBytesAlone and their records, or 32 of 1 KiB. What is longer waits for its receiver.
-// They fit the smallest window that a receiver's kernel usually has, so that no data is left to
-// send once this rank has returned.
-inline constexpr size_t kMaxBytesAhead = 40 << 10;  // 40 KiB.
+// kLatencyMaxBytes and their records, or 128 of 1 KiB. What is longer waits for its receiver.
+// RailSockets has the kernel of a receiver make room for so many, so that no data is left to send
+// once this rank has returned.
+inline constexpr size_t kMaxBytesAhead = 160 << 10;  // 160 KiB.
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.
 inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);

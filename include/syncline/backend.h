@@ -110,7 +110,7 @@ struct CallContext {
 // The contract between ranks: no rank returns OK with the data of another call. A rank that only
 // gives (the root of a broadcast, a rank of a gather that is not the root) may hear of a mismatch
 // at a later call, at most 128 calls on or at the next that synchronises all ranks; over several
-// hosts, some of which have several ranks, at most 160; between two ranks at most 32.
+// hosts, some of which have several ranks, at most 256; between two ranks of one host at most 32.
 class Backend {
  public:
   virtual ~Backend() = default;

@@ -123,8 +123,8 @@ const std::vector<int> kHosts = {0, 0, 1, 1};
 const std::vector<int> kFourHosts = {0, 0, 1, 1, 2, 2, 3, 3};
 
 // A rank that only gives hears of a mismatch so many calls later at most: 128 within its host,
-// while its host's leader is 32 calls ahead of the others'.
-constexpr uint64_t kAhead = 160;
+// while its host's leader is 128 calls ahead of the others'.
+constexpr uint64_t kAhead = 256;
 
 // argument: operation, root, rank, what that rank does in the fourth call, and whether a barrier
 // follows: "gather 0 3 count barrier".

@@ -56,7 +56,7 @@ class RunAheadTest : public testing::TestWithParam<Case> {
 
   bool is_shm() const { return backend() == "shm"; }
   // As the contract of Backend says.
-  uint64_t ahead() const { return is_shm() && size() > 2 ? 128 : 32; }
+  uint64_t ahead() const { return is_shm() && size() == 2 ? 32 : 128; }
   std::string backend() const { return std::get<0>(GetParam()).substr(0, 3); }
   int size() const { return std::get<1>(GetParam()); }
   absl::StatusOr<std::shared_ptr<Backend>> Join(
