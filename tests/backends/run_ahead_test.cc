@@ -270,7 +270,7 @@ TEST_P(RunAheadTest, WhatRanksHaveGivenIsTakenByARootThatComesAfterTheyHaveLeft)
 // However much that is, all of it has to be in the kernels of those that have not come.
 TEST_P(RunAheadTest, NothingIsLostOfWhatALeavingRankHasGivenToOneThatComesLater) {
   const int size = this->size();
-  for (const int64_t count : {1 << 10, 8 << 10, 16 << 10}) {
+  for (const int64_t count : {1 << 10, 8 << 10, 16 << 10, 64 << 10}) {
     const auto store = std::make_shared<HashStore>();
     Countdown gone(1);
     std::atomic<uint64_t> given{0};
@@ -284,7 +284,7 @@ TEST_P(RunAheadTest, NothingIsLostOfWhatALeavingRankHasGivenToOneThatComesLater)
       };
       if (rank == 0) {
         // As many as go without anyone who takes them: at least two.
-        const uint64_t calls = is_shm() ? 4 : (32 << 10) / count;
+        const uint64_t calls = is_shm() ? 4 : (128 << 10) / count;
         SYNCLINE_RETURN_IF_ERROR(FirstFailure(0, calls - 1, [&](uint64_t sequence) {
           ++given;
           return call(sequence, kTimeout);

@@ -85,9 +85,9 @@ TEST_P(TcpRunAheadTest, AGiverOfManyBytesWaitsForARankThatDoesNotCome) {
     }
     EXPECT_EQ(
         FirstFailure(0, 1,
-                     [&](uint64_t sequence) { return Broadcast(*backend, sequence, 0, 16 << 10); }),
+                     [&](uint64_t sequence) { return Broadcast(*backend, sequence, 0, 64 << 10); }),
         absl::OkStatus());
-    const absl::Status status = Broadcast(*backend, 2, 0, 16 << 10, kShort);
+    const absl::Status status = Broadcast(*backend, 2, 0, 64 << 10, kShort);
     failed.Step();
     return status;
   });
@@ -161,7 +161,7 @@ TEST_P(TcpWithSeveralTakersTest, ARankThatDoesNotComeKeepsNothingFromTheOthers) 
     SYNCLINE_ASSIGN_OR_RETURN(auto backend, Join(rank));
     joined.StepAndWait();
     const auto call = [&](uint64_t sequence) {
-      return Broadcast(*backend, sequence, 0, 16 << 10, rank == 0 ? kShort : kTimeout);
+      return Broadcast(*backend, sequence, 0, 64 << 10, rank == 0 ? kShort : kTimeout);
     };
     if (rank == 1) {
       failed.Wait();
