@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "core/group/backend_spec.h"
@@ -106,23 +107,27 @@ absl::StatusOr<std::vector<std::string>> HostExchange::AllGatherBytes(
   std::vector<int64_t> sizes(group_.size());
   sizes[group_.rank()] = static_cast<int64_t>(mine.size());
   SYNCLINE_RETURN_IF_ERROR(AllGatherInPlace(Tensor::Of(sizes)));
-  const int64_t largest = *std::max_element(sizes.begin(), sizes.end());
-  const auto most = static_cast<int64_t>(std::string().max_size() / sizes.size());
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    if (sizes[rank] >= 0 && sizes[rank] <= most) continue;
+  const auto ranks = static_cast<int64_t>(sizes.size());
+  const auto no_size = [&](std::vector<int64_t>::iterator size) {
+    const int rank = static_cast<int>(size - sizes.begin());
     return WithRanks(
-        BackendError(absl::StrCat("rank ", rank, " sent ", sizes[rank],
-                                  " as the size of what it has to say: do all ranks run the same "
-                                  "version of Syncline?")),
-        {static_cast<int>(rank)});
-  }
-  std::string all(static_cast<size_t>(largest) * sizes.size(), '\0');
-  mine.copy(&all[group_.rank() * largest], mine.size());
-  SYNCLINE_RETURN_IF_ERROR(
-      AllGatherInPlace(Tensor(all.data(), DType::kUInt8, {static_cast<int64_t>(all.size())})));
+        BackendError(absl::StrCat("rank ", rank, " sent ", *size,
+                                  " as the size of what it has to say, for which there is no room: "
+                                  "do all ranks run the same version of Syncline?")),
+        {rank});
+  };
+  const auto least = std::min_element(sizes.begin(), sizes.end());
+  if (*least < 0) return no_size(least);
+  const auto largest = std::max_element(sizes.begin(), sizes.end());
+  if (*largest > std::numeric_limits<int64_t>::max() / ranks) return no_size(largest);
+  const auto all = Tensor::TryZeros(DType::kUInt8, {*largest * ranks});
+  if (!all.ok()) return no_size(largest);
+  char* const bytes = all->data_as<char>();
+  mine.copy(bytes + group_.rank() * *largest, mine.size());
+  SYNCLINE_RETURN_IF_ERROR(AllGatherInPlace(*all));
   std::vector<std::string> texts;
-  for (size_t rank = 0; rank < sizes.size(); ++rank) {
-    texts.push_back(all.substr(rank * largest, static_cast<size_t>(sizes[rank])));
+  for (int64_t rank = 0; rank < ranks; ++rank) {
+    texts.emplace_back(bytes + rank * *largest, static_cast<size_t>(sizes[rank]));
   }
   return texts;
 }

@@ -38,26 +38,6 @@ absl::StatusOr<bool> SplitsFit(MessageTransport& transport, const CallDescriptio
   return announced == call.expected;
 }
 
-// After an exchange that ends in an error on all ranks. Whoever returns first ends the group, and
-// with it the waits of the others, so none may before all have what was exchanged. A rank that
-// cannot tell has it all the same: what goes wrong here changes nothing.
-void AwaitThatAllHaveRead(MessageTransport& transport) {
-  struct Memory {
-    std::vector<char> theirs;
-    char own = 1;
-  };
-  const auto memory = std::make_shared<Memory>();
-  memory->theirs.resize(transport.size());
-  const auto messages = transport.NewMessages();
-  messages->Keep(memory);
-  for (int peer = 0; peer < transport.size(); ++peer) {
-    if (peer == transport.rank()) continue;
-    messages->Receive(peer, &memory->theirs[peer], 1);
-    messages->Send(peer, &memory->own, 1);
-  }
-  messages->Wait().IgnoreError();
-}
-
 }  // namespace
 
 absl::Status CompareCalls(MessageTransport& messages, const CallContext& context,
@@ -97,7 +77,6 @@ absl::Status GatherCalls(MessageTransport& transport, const CallContext& context
     messages->Send(peer, own.data(), own.size() * sizeof(int64_t));
   }
   SYNCLINE_RETURN_IF_ERROR(messages->Wait());
-  AwaitThatAllHaveRead(transport);
   std::vector<CallDescription> calls;
   for (int rank = 0; rank < size; ++rank) {
     absl::StatusOr<CallDescription> call = CallDescription::FromWords(words[rank]);

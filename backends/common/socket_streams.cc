@@ -163,10 +163,12 @@ absl::Status SocketStreams::Await(absl::FunctionRef<bool()> is_done, const Deadl
       for (Lane& lane : link.lanes) lane.out_ended = absl::Now();
     }
   }
+  const bool was_aborted = is_aborted_.load();
   while (!is_done()) {
     const absl::StatusOr<bool> moved = MoveAll(unsendable);
     // By another rank whose time was up a moment before, perhaps: this one has waited as long.
-    if (is_aborted_.load() && RanksOf(Late(deadline)).empty()) late_ = absl::OkStatus();
+    const bool is_aborted_now = !was_aborted && is_aborted_.load();
+    if (is_aborted_now && RanksOf(Late(deadline)).empty()) late_ = absl::OkStatus();
     SYNCLINE_RETURN_IF_ERROR(moved.status());
     if (is_aborted_.load()) return NetworkError("the connections were closed");
     const bool has_moved = *moved;

@@ -1,6 +1,8 @@
 #include "backends/tcp/tcp_backend.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "backends/common/call_comparison.h"
 #include "backends/common/fingerprint_exchange.h"
@@ -79,10 +81,15 @@ absl::Status TcpBackend::OrViolation(const absl::Status& status) const {
 }
 
 TcpBackend::Operation::Operation(TcpBackend& backend, const CallContext& context)
-    : transport_(backend.connections_->collectives(), backend.connections_->peers().rank(),
-                 backend.connections_->peers().size(), context.deadline),
+    : connections_(*backend.connections_),
+      transport_(TransportUntil(context.deadline)),
       scratch_(backend.scratch_),
       context_(context) {}
+
+TcpTransport TcpBackend::Operation::TransportUntil(const Deadline& deadline) const {
+  const backends::PeerTable& peers = connections_.peers();
+  return TcpTransport(connections_.collectives(), peers.rank(), peers.size(), deadline);
+}
 
 absl::Status TcpBackend::Operation::CompareCalls() {
   const auto run_rounds = [&](backends::FingerprintExchange& exchange) -> absl::Status {
@@ -101,7 +108,25 @@ absl::Status TcpBackend::Operation::CompareCalls() {
 }
 
 absl::Status TcpBackend::Operation::GatherCalls() {
-  return backends::GatherCalls(transport_, context_);
+  const absl::Status status = backends::GatherCalls(transport_, context_);
+  if (KindOf(status) == ErrorKind::kMismatch) AwaitThatAllHaveRead();
+  return status;
+}
+
+// Whoever returns first ends the group, and with it the waits of the others. This rank has read all
+// it needs, so what goes wrong here changes nothing.
+void TcpBackend::Operation::AwaitThatAllHaveRead() {
+  const Deadline soon(std::min(context_.deadline.Remaining(), kReadingGrace));
+  TcpTransport transport = TransportUntil(soon);
+  const char own = 1;
+  std::vector<char> theirs(transport.size());
+  const auto messages = transport.NewMessages();
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    messages->Receive(peer, &theirs[peer], sizeof(own));
+    messages->Send(peer, &own, sizeof(own));
+  }
+  messages->Wait().IgnoreError();
 }
 
 backends::MessageCollectives TcpBackend::Operation::collectives() {

@@ -61,7 +61,8 @@ class TcpBackend final : public backends::MessageBackend {
     // Compares the ranks' calls; see backends::CompareCalls.
     absl::Status CompareCalls();
 
-    // For ranks that know that their calls differ; see backends::GatherCalls.
+    // For ranks that know that their calls differ; see backends::GatherCalls. No rank returns the
+    // mismatch before all have read it, or kReadingGrace is over.
     absl::Status GatherCalls();
 
     // Moves data over the connections. Requires that all ranks' calls go together.
@@ -70,7 +71,11 @@ class TcpBackend final : public backends::MessageBackend {
    private:
     friend class TcpBackend;
     Operation(TcpBackend& backend, const CallContext& context);
+    // `deadline` must outlive it.
+    TcpTransport TransportUntil(const Deadline& deadline) const;
+    void AwaitThatAllHaveRead();
 
+    TcpConnections& connections_;
     TcpTransport transport_;
     backends::ScratchArena& scratch_;
     const CallContext& context_;

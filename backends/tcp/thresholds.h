@@ -54,6 +54,9 @@ inline constexpr absl::Duration kLeaveTimeout = absl::Seconds(2);
 // connection has ended, or which have died.
 inline constexpr absl::Duration kDisconnectGrace = absl::Milliseconds(200);
 
+// A rank that knows how the ranks' calls differ waits at most so long until all others do.
+inline constexpr absl::Duration kReadingGrace = absl::Seconds(1);
+
 }  // namespace syncline::tcp
 
 #endif  // SYNCLINE_BACKENDS_TCP_THRESHOLDS_H_

@@ -55,12 +55,12 @@ absl::StatusOr<EtcdChanges::Outcome> EtcdChanges::Apply(pb::TxnRequest change,
 
   // A record that is not given back after an error is not used again: its count is not known.
   SYNCLINE_ASSIGN_OR_RETURN(const pb::TxnResponse response, client_.Txn(request, deadline));
+  if (response.responses().empty()) {
+    return StoreError("the server's answer lacks what became of the change: is it an etcd?");
+  }
   ++record.calls;
   Outcome outcome;
   if (response.succeeded()) {
-    if (response.responses().empty()) {
-      return StoreError("the server's answer lacks what became of the change: is it an etcd?");
-    }
     const pb::TxnResponse& inner = response.responses(0).response_txn();
     outcome.applied = inner.succeeded();
     if (!outcome.applied) outcome.present = Found(inner, 1);
