@@ -24,21 +24,15 @@ using nccl::FingerprintBoard;
 
 constexpr int kCalls = 4;
 
-// The memory of a board, as a mapping is: aligned, and zero.
-class Memory {
- public:
-  Memory() : bytes_((FingerprintBoard::BytesFor(kRanks) + kPage - 1) / kPage * kPage) {
-    memory_ = static_cast<char*>(std::aligned_alloc(kPage, bytes_));
-    std::memset(memory_, 0, bytes_);
-  }
-  ~Memory() { std::free(memory_); }
-  char* get() const { return memory_; }
-
- private:
-  static constexpr size_t kPage = 4096;
-  const size_t bytes_;
-  char* memory_;
-};
+// Memory for a board, as a mapping is: aligned, and zero. There is one for all inputs, since new
+// pages for each would take more time than all that is looked for.
+char* ZeroMemory() {
+  constexpr size_t kPage = 4096;
+  static const size_t bytes = (FingerprintBoard::BytesFor(kRanks) + kPage - 1) / kPage * kPage;
+  static char* const memory = static_cast<char*>(std::aligned_alloc(kPage, bytes));
+  std::memset(memory, 0, bytes);
+  return memory;
+}
 
 // Publishes a call of each kind, and a message in each direction.
 void MakeCalls(FingerprintBoard& board) {
@@ -89,8 +83,7 @@ void Look(FingerprintBoard& board) {
 
 void RunOne(absl::string_view input) {
   Reader reader(input);
-  const Memory memory;
-  FingerprintBoard board(memory.get(), Peers(), MismatchCheck::kOn);
+  FingerprintBoard board(ZeroMemory(), Peers(), MismatchCheck::kOn);
   MakeCalls(board);
   while (!reader.is_empty()) {
     const int rank = 1 + reader.Below(kRanks - 1);
@@ -103,8 +96,7 @@ void RunOne(absl::string_view input) {
 
 std::vector<std::string> Seeds() {
   // What rank 0 tells is what the others would.
-  const Memory memory;
-  FingerprintBoard board(memory.get(), Peers(), MismatchCheck::kOn);
+  FingerprintBoard board(ZeroMemory(), Peers(), MismatchCheck::kOn);
   MakeCalls(board);
   const std::string calls = board.TakeChanges();
   board.Finish(2, backends::CallDescription(OpKind::kAllToAll, 1));
