@@ -22,7 +22,7 @@ namespace {
 
 // Changes with whatever ranks send each other: two that send other things may agree on all sizes,
 // and go on with wrong elements.
-constexpr absl::string_view kProtocol = "protocol 11";
+constexpr absl::string_view kProtocol = "protocol 12";
 
 std::string KeyOf(int rank) { return absl::StrCat("member/", rank); }
 

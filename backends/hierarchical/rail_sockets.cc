@@ -21,7 +21,7 @@ namespace {
 // Has the kernel keep kMaxBytesAhead for this rank until it takes them: thrice as much, see
 // RailSockets::window. SO_RCVLOWAT makes room for twice what it says, from Linux 4.18 on, and
 // leaves the size to the kernel afterwards, which may still enlarge it; SO_RCVBUF would end that. A
-// buffer that the user has set stays as it is. What remains smaller is a smaller window.
+// buffer that the user has set stays as it is. What remains smaller is a smaller window, of all.
 void MakeRoom(int socket) {
   for (const int bytes : {static_cast<int>(kMaxBytesAhead * 3 / 2), 1}) {
     static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)));
@@ -55,7 +55,9 @@ absl::StatusOr<std::unique_ptr<RailSockets>> RailSockets::Connect(
       MakeRoom(stream.fd());
     }
   }
-  return std::unique_ptr<RailSockets>(new RailSockets(members, std::move(all)));
+  std::unique_ptr<RailSockets> rail(new RailSockets(members, std::move(all)));
+  SYNCLINE_RETURN_IF_ERROR(rail->AgreeOnWindow(deadline, check));
+  return rail;
 }
 
 RailSockets::RailSockets(absl::Span<const Member> members, Streams streams)
@@ -63,7 +65,8 @@ RailSockets::RailSockets(absl::Span<const Member> members, Streams streams)
       streams_(
           std::move(streams),
           [this](int node) { return backends::SocketStreams::Peer{rank(node), name(node)}; },
-          base::UniqueFd()) {}
+          base::UniqueFd()),
+      window_(OwnWindow()) {}
 
 absl::Status RailSockets::AcceptMembers(const backends::Listener& listener,
                                         absl::Span<const Member> members, int own,
@@ -114,7 +117,7 @@ absl::Status RailSockets::AwaitReceived(int from, uint64_t bytes, const Deadline
   return streams_.Await([&] { return streams_.bytes_received(from) >= bytes; }, deadline);
 }
 
-size_t RailSockets::window() const {
+size_t RailSockets::OwnWindow() const {
   size_t least = std::numeric_limits<size_t>::max();
   for (const int socket : AllSockets()) {
     int bytes = 0;
@@ -123,6 +126,30 @@ size_t RailSockets::window() const {
     least = std::min(least, static_cast<size_t>(std::max(bytes, 0)) / 3);
   }
   return least;
+}
+
+absl::Status RailSockets::AgreeOnWindow(const Deadline& deadline,
+                                        absl::FunctionRef<absl::Status()> check) {
+  const uint64_t own = window_;
+  std::vector<uint64_t> windows(members_.size(), own);
+  for (int node = 0; node < streams_.size(); ++node) {
+    if (streams_.sockets(node).empty()) continue;  // This one.
+    Send(node, &own, sizeof(own));
+    Receive(node, &windows[node], sizeof(own));
+  }
+  const auto have_come = [&] {
+    for (int node = 0; node < streams_.size(); ++node) {
+      if (bytes_received(node) < bytes_to_receive(node) || !is_sent(node)) return false;
+    }
+    return true;
+  };
+  absl::Status checked;
+  const absl::Status status =
+      Await([&] { return !checked.ok() || have_come(); }, deadline, [&] { checked = check(); });
+  SYNCLINE_RETURN_IF_ERROR(checked);
+  SYNCLINE_RETURN_IF_ERROR(status);
+  window_ = *std::min_element(windows.begin(), windows.end());
+  return absl::OkStatus();
 }
 
 std::vector<int> RailSockets::AllSockets() const {

@@ -32,16 +32,16 @@ class RailSockets {
   };
 
   // Collective: connects all `members`, of which this rank is members[own], with its `listener`, by
-  // so many `streams` each. A
-  // TimeoutError names the members that did not come; a NetworkError, the member that cannot be
-  // reached. Errors of `check`, which is called now and then, end it too.
+  // so many `streams` each, and agrees with them on the window. A TimeoutError names the members
+  // that did not come; a NetworkError, the member that cannot be reached. Errors of `check`, which
+  // is called now and then, end it too.
   static absl::StatusOr<std::unique_ptr<RailSockets>> Connect(
       const backends::Listener& listener, absl::Span<const Member> members, int own, int streams,
       const Deadline& deadline, absl::FunctionRef<absl::Status()> check);
 
   using Streams = std::vector<std::vector<tls::Stream>>;  // By node; then by number.
 
-  // Of streams that are connected, as many to each other node.
+  // Of streams that are connected, as many to each other node. The window is this rank's.
   RailSockets(absl::Span<const Member> members, Streams streams);
   RailSockets(const RailSockets&) = delete;
   RailSockets& operator=(const RailSockets&) = delete;
@@ -70,9 +70,8 @@ class RailSockets {
   }
   bool is_sent(int to) const { return streams_.is_sent(to); }
 
-  // How many bytes the kernel of a member takes that nobody reads there, if its sockets are set up
-  // as those of this one: a third of the buffer, as what the kernel itself needs counts too.
-  size_t window() const;
+  // How many bytes the kernel of any member takes that nobody reads there, the same on all members.
+  size_t window() const { return window_; }
 
   // See backends::AwaitDelivery. Call it before Abort if the others may still take what was sent.
   void AwaitDelivery(absl::Duration timeout) const;
@@ -99,10 +98,18 @@ class RailSockets {
                                     const Deadline& deadline,
                                     absl::FunctionRef<absl::Status()> check, Streams& streams);
 
+  // The window as far as this rank's kernel is concerned: a third of the buffer, as what the kernel
+  // itself needs counts too.
+  size_t OwnWindow() const;
+  // Each member tells the others its own, and all take the least: their hosts may be set up
+  // otherwise.
+  absl::Status AgreeOnWindow(const Deadline& deadline, absl::FunctionRef<absl::Status()> check);
+
   std::vector<int> AllSockets() const;
 
   const std::vector<Member> members_;  // By node, as are the streams.
   backends::SocketStreams streams_;
+  size_t window_;
 };
 
 }  // namespace syncline::hierarchical

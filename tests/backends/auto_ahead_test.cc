@@ -242,6 +242,29 @@ TEST(AutoAheadLeaveTest, WhatARankHasGivenArrivesThoughItHasLeft) {
   }
 }
 
+// Rank 0 gives and leaves, and the others take after it has gone. Their hosts keep less for them
+// than its own would, which it cannot see.
+void GiveToSmallBuffers(const Worker& worker) {
+  if (worker.rank != 0) setenv("SYNCLINE_SOCKET_BUFFER", "8192", 1);
+  auto backend = worker.Join("auto", "group");
+  absl::Status status = backend.status();
+  if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, 0);
+  if (worker.rank != 0) absl::SleepFor(absl::Seconds(4));
+  for (uint64_t sequence = 1; sequence <= 100 && status.ok(); ++sequence) {
+    status = Call(**backend, worker, Rooted(OpKind::kBroadcast, 0, 300), sequence);
+  }
+  Print(status);
+}
+
+TEST(AutoAheadLeaveTest, SoItDoesWhereOtherHostsKeepLess) {
+  for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, kHosts}) {
+    Workers workers(hosts, "small buffers", "");
+    for (int rank = 0; rank < workers.size(); ++rank) {
+      EXPECT_EQ(workers.Output(rank), "OK\n") << "rank " << rank << " of " << workers.size();
+    }
+  }
+}
+
 // All call an operation again and again, of which one rank stays out after the third call.
 // argument: operation, root, rank, and what it does: stays away, leaves, or is stopped or killed.
 void RunWithoutOne(const Worker& worker) {
@@ -507,6 +530,7 @@ TEST_P(AutoAheadOddAndLateTest, EveryRankQuotesTheTwoCallsOrNamesTheRankThatCome
 int main(int argc, char** argv) {
   return syncline::RunTestsOnHosts(argc, argv,
                                    {{"leave", &syncline::GiveAndLeave},
+                                    {"small buffers", &syncline::GiveToSmallBuffers},
                                     {"many", &syncline::RunMany},
                                     {"odd", &syncline::RunOdd},
                                     {"odd and late", &syncline::RunOddAndLate},

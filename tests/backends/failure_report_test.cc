@@ -367,7 +367,7 @@ TEST(FailureReportTest, ARankThatReportsAndEndsAtOnceIsNotCalledDead) {
   Peer peer = base::IdentifyThisProcess().value();
   peer.pid = child;
   peer.started = base::ReadProcess(child).value().started;
-  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\nprotocol 11\n\n\n").ok());
+  ASSERT_TRUE(store->Set("member/1", peer.Serialize() + "\nprotocol 12\n\n\n").ok());
   const auto table =
       backends::PeerTable::Join(*store, 0, 2, std::string(), Deadline(absl::Seconds(30)));
   ASSERT_TRUE(table.ok()) << table.status();
