@@ -231,6 +231,17 @@ void AwaitCable() {
   Die("the host's cable");
 }
 
+// The request of a queue of `kind`, without its options, for what is sent by an interface.
+Request NewQueue(const std::string& interface, const std::string& kind) {
+  Request request(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK);
+  tcmsg message = {};
+  message.tcm_ifindex = static_cast<int>(if_nametoindex(interface.c_str()));
+  message.tcm_parent = TC_H_ROOT;
+  request.Append(message);
+  request.Attribute(TCA_KIND, AsText(kind));
+  return request;
+}
+
 }  // namespace
 
 bool EnterNewNetwork() {
@@ -290,12 +301,7 @@ void Hosts::CutOff(int host) const {
 
 // Where the switch sends to the host.
 void Hosts::LoseTo(int host) const {
-  Request request(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK);
-  tcmsg message = {};
-  message.tcm_ifindex = static_cast<int>(if_nametoindex(PortOf(host).c_str()));
-  message.tcm_parent = TC_H_ROOT;
-  request.Append(message);
-  request.Attribute(TCA_KIND, AsText("blackhole"));
+  Request request = NewQueue(PortOf(host), "blackhole");
   Require(request.Send(), "losing what is sent to a host");
 }
 
@@ -308,12 +314,7 @@ void Hosts::LimitRate(int host, int megabits) const {
   options.rate.rate = static_cast<uint32_t>(std::min<uint64_t>(bytes_a_second, UINT32_MAX));
   options.rate.linklayer = TC_LINKLAYER_ETHERNET;
   options.limit = static_cast<uint32_t>(kBurst + bytes_a_second / 200);
-  Request request(RTM_NEWQDISC, NLM_F_REQUEST | NLM_F_CREATE | NLM_F_REPLACE | NLM_F_ACK);
-  tcmsg message = {};
-  message.tcm_ifindex = static_cast<int>(if_nametoindex(PortOf(host).c_str()));
-  message.tcm_parent = TC_H_ROOT;
-  request.Append(message);
-  request.Attribute(TCA_KIND, AsText("tbf"));
+  Request request = NewQueue(PortOf(host), "tbf");
   const size_t attributes = request.Begin(TCA_OPTIONS);
   request.Attribute(TCA_TBF_PARMS, {reinterpret_cast<const char*>(&options), sizeof(options)});
   request.Attribute(TCA_TBF_BURST, AsBytes(kBurst));
