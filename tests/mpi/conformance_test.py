@@ -8,9 +8,12 @@ import pytest
 from tests.mpi.runtime import ranks
 
 PROGRAM = pathlib.Path(os.path.abspath(__file__)).parent / "mpi_conformance"
-CASES = [(family, size) for family in ("openmpi4", "mpich4") for size in (1, 2, 3, 4)] + [
-    (family, 2) for family in ("openmpi5", "mpich5", "standard_abi")
-]
+# Every number of ranks under one of them: what each does with it is MPI's own.
+CASES = (
+    [("openmpi4", size) for size in (1, 2, 3)]
+    + [("mpich4", size) for size in (1, 2, 4)]
+    + [(family, 2) for family in ("openmpi5", "mpich5", "standard_abi")]
+)
 
 
 @pytest.mark.parametrize("family, size", CASES)
