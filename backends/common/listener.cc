@@ -77,7 +77,7 @@ std::vector<int> Listener::sockets() const {
 
 absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
                                                const Deadline& deadline, tls::Context* tls,
-                                               int stream) {
+                                               int stream, const PeerCheck& check) {
   std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
   if (words.size() < 3 || words.size() % 2 == 0 || words[2].size() != kHelloSecretSize) {
     return NetworkError("it does not say where it listens");
@@ -91,7 +91,10 @@ absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int 
     return NetworkError("it does not say where it listens");
   }
   SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(host, port, deadline));
-  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::Connect(address, SOCK_STREAM, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::BeginConnect(address, SOCK_STREAM));
+  SYNCLINE_RETURN_IF_ERROR(WaitInSlices(
+      deadline, [&] { return check ? check() : absl::OkStatus(); },
+      [&](const Deadline& slice) { return base::FinishConnect(socket.get(), slice); }));
   std::unique_ptr<tls::Session> session;
   if (tls != nullptr) {
     SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(TlsPurpose(secret, number), host));
@@ -119,8 +122,9 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
     auto caller = ConnectToListener(
         endpoint, number,
         stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kOtherAddressTimeout)),
-        tls, stream);
+        tls, stream, [&] { return check(); });
     if (!caller.ok() && stream != 0) {
+      SYNCLINE_RETURN_IF_ERROR(check());
       // Of a network that not all hosts have: the first address leads to the same listener.
       Log(LogLevel::kWarning,
           absl::StrCat("stream ", stream, " of several takes the first interface of its peer, as ",

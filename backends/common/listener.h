@@ -16,6 +16,7 @@
 #include "core/tls/context.h"
 #include "core/tls/stream.h"
 #include "syncline/deadline.h"
+#include "syncline/peer.h"
 
 namespace syncline::backends {
 
@@ -65,10 +66,11 @@ class Listener {
 // `tls` is that of this rank's own Listener. Of several connections to one listener, stream 0, 1,
 // ... goes to one of its addresses after the other. The other side answers once it accepts: see
 // Introduction::Finish. A NetworkError if the endpoint is not one or cannot be reached, a
-// TimeoutError at the deadline.
+// TimeoutError at the deadline. Errors of `check`, if there is one, end it too, as in WaitInSlices.
 absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
                                                const Deadline& deadline,
-                                               tls::Context* tls = nullptr, int stream = 0);
+                                               tls::Context* tls = nullptr, int stream = 0,
+                                               const PeerCheck& check = nullptr);
 
 // Runs `wait`, which returns a TimeoutError at the deadline that it is given, for one slice of
 // `deadline` after another until it returns anything else, or `check` an error: the ranks that this

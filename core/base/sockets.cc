@@ -108,15 +108,6 @@ bool IsErrorOfConnection(int error) {
   }
 }
 
-// Completes a connection that connect(2) could not make at once.
-absl::Status FinishConnect(int socket, const Deadline& deadline) {
-  SYNCLINE_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, "no connection", deadline));
-  int error = 0;
-  socklen_t length = sizeof(error);
-  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  return error == 0 ? absl::OkStatus() : Failed("connect", error);
-}
-
 }  // namespace
 
 absl::StatusOr<UniqueFd> OpenSocket(int family, int type) {
@@ -155,6 +146,11 @@ absl::StatusOr<UniqueFd> Accept(int listener, const Deadline& deadline) {
 }
 
 absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, int type, const Deadline& deadline) {
+  if (address.family() != AF_UNIX) {
+    SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, BeginConnect(address, type));
+    SYNCLINE_RETURN_IF_ERROR(FinishConnect(socket.get(), deadline));
+    return socket;
+  }
   SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(address.family(), type));
   absl::Duration backoff = kShortestBackoff;
   while (connect(socket.get(), address.get(), address.length) != 0) {
@@ -163,13 +159,29 @@ absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, int type, const D
       SYNCLINE_RETURN_IF_ERROR(FinishConnect(socket.get(), deadline));
       break;
     }
-    if (address.family() != AF_UNIX || !WouldBlock(errno)) return Failed("connect", errno);
+    if (!WouldBlock(errno)) return Failed("connect", errno);
     if (deadline.Expired())
       return TimedOut("no connection: the listener's backlog is full", deadline);
     SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(std::min(deadline.Remaining(), backoff)));
     backoff = std::min(2 * backoff, kLongestBackoff);
   }
   return socket;
+}
+
+absl::StatusOr<UniqueFd> BeginConnect(const SocketAddress& address, int type) {
+  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, OpenSocket(address.family(), type));
+  const bool has_begun = connect(socket.get(), address.get(), address.length) == 0 ||
+                         errno == EINPROGRESS || errno == EINTR;
+  if (!has_begun) return Failed("connect", errno);
+  return socket;
+}
+
+absl::Status FinishConnect(int socket, const Deadline& deadline) {
+  SYNCLINE_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, "no connection", deadline));
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
+  return error == 0 ? absl::OkStatus() : Failed("connect", error);
 }
 
 void SetNoDelay(int socket) {

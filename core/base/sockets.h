@@ -64,6 +64,10 @@ absl::StatusOr<UniqueFd> TryAccept(int listener);
 // full. A refused connection is an error at once, not retried.
 absl::StatusOr<UniqueFd> Connect(const SocketAddress& address, int type, const Deadline& deadline);
 
+// The two halves of Connect, for a caller who waits in slices: not of Unix-domain sockets.
+absl::StatusOr<UniqueFd> BeginConnect(const SocketAddress& address, int type);
+absl::Status FinishConnect(int socket, const Deadline& deadline);
+
 // Has the kernel send each message of a TCP socket at once (TCP_NODELAY). Otherwise it holds back a
 // short one until the one before is acknowledged.
 void SetNoDelay(int socket);
