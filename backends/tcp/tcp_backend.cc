@@ -104,18 +104,17 @@ absl::Status TcpBackend::Operation::CompareCalls() {
     }
     return absl::OkStatus();
   };
-  return backends::CompareCalls(transport_, context_, run_rounds);
+  return OnceAllHaveRead(backends::CompareCalls(transport_, context_, run_rounds));
 }
 
 absl::Status TcpBackend::Operation::GatherCalls() {
-  const absl::Status status = backends::GatherCalls(transport_, context_);
-  if (KindOf(status) == ErrorKind::kMismatch) AwaitThatAllHaveRead();
-  return status;
+  return OnceAllHaveRead(backends::GatherCalls(transport_, context_));
 }
 
-// Whoever returns first ends the group, and with it the waits of the others. This rank has read all
-// it needs, so what goes wrong here changes nothing.
-void TcpBackend::Operation::AwaitThatAllHaveRead() {
+// Whoever returns a mismatch first ends the group, and with it the waits of the others. This rank
+// has read all it needs, so what goes wrong here changes nothing.
+absl::Status TcpBackend::Operation::OnceAllHaveRead(const absl::Status& compared) {
+  if (KindOf(compared) != ErrorKind::kMismatch) return compared;
   const Deadline soon(std::min(context_.deadline.Remaining(), kReadingGrace));
   TcpTransport transport = TransportUntil(soon);
   const char own = 1;
@@ -127,6 +126,7 @@ void TcpBackend::Operation::AwaitThatAllHaveRead() {
     messages->Send(peer, &own, sizeof(own));
   }
   messages->Wait().IgnoreError();
+  return compared;
 }
 
 backends::MessageCollectives TcpBackend::Operation::collectives() {

@@ -73,7 +73,7 @@ class TcpBackend final : public backends::MessageBackend {
     Operation(TcpBackend& backend, const CallContext& context);
     // `deadline` must outlive it.
     TcpTransport TransportUntil(const Deadline& deadline) const;
-    void AwaitThatAllHaveRead();
+    absl::Status OnceAllHaveRead(const absl::Status& compared);
 
     TcpConnections& connections_;
     TcpTransport transport_;
