@@ -30,10 +30,15 @@ backends::CallDescription DescriptionOf(const backends::FingerprintRecord& recor
 
 }  // namespace
 
+// Where TLS encrypts each record by itself, it adds 22 bytes.
+static_assert(RailHistory::kCalls * (sizeof(backends::FingerprintRecord) + 22) <= kRecordBytesAhead,
+              "records that nobody reads find room, too");
+
 RailHistory::RailHistory(const Topology& topology, RailSockets& rail)
     : topology_(topology),
       rail_(rail),
-      max_bytes_ahead_(std::min(kMaxBytesAhead, rail.window())),
+      max_bytes_ahead_(
+          std::min(kMaxBytesAhead, rail.window() - std::min(rail.window(), kRecordBytesAhead))),
       peers_(topology.node_count()),
       awaited_ends_(topology.node_count()) {
   for (Call& call : calls_) {
@@ -68,8 +73,9 @@ absl::Status RailHistory::Begin(const backends::FingerprintRecord& own, const Ca
 void RailHistory::SendRecords(int node) {
   Peer& peer = peers_[node];
   while (peer.sent < number_) {
-    const backends::FingerprintRecord& record = CallOf(++peer.sent).own;
-    rail_.Send(node, &record, sizeof(record));
+    const backends::FingerprintRecord& record = CallOf(peer.sent + 1).own;
+    rail_.Send(node, &record, sizeof(record));  // If this throws, it is sent later.
+    ++peer.sent;
   }
   peer.untold = 0;
 }

@@ -18,12 +18,13 @@
 namespace syncline::hierarchical {
 namespace {
 
-// Has the kernel keep kMaxBytesAhead for this rank until it takes them: thrice as much, see
-// RailSockets::window. SO_RCVLOWAT makes room for twice what it says, from Linux 4.18 on, and
-// leaves the size to the kernel afterwards, which may still enlarge it; SO_RCVBUF would end that. A
-// buffer that the user has set stays as it is. What remains smaller is a smaller window, of all.
+// Has the kernel keep kMaxBytesAhead and the records for this rank until it takes them: thrice as
+// much, see RailSockets::OwnWindow. SO_RCVLOWAT makes room for twice what it says, from Linux 4.18
+// on, and leaves the size to the kernel afterwards, which may still enlarge it; SO_RCVBUF would end
+// that. A buffer that the user has set stays as it is. What remains smaller is a smaller window, of
+// all.
 void MakeRoom(int socket) {
-  for (const int bytes : {static_cast<int>(kMaxBytesAhead * 3 / 2), 1}) {
+  for (const int bytes : {static_cast<int>((kMaxBytesAhead + kRecordBytesAhead) * 3 / 2), 1}) {
     static_cast<void>(setsockopt(socket, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes)));
   }
 }

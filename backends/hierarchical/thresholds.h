@@ -95,10 +95,12 @@ inline constexpr size_t kMinRailPartBytes = 16 << 10;  // 16 KiB.
 inline constexpr absl::Duration kPeerGoneGrace = absl::Milliseconds(100);
 
 // Where ranks do not meet, so many bytes may go to a rank that has not taken them: two calls of
-// kLatencyMaxBytes and their records, or 128 of 1 KiB. What is longer waits for its receiver.
+// kLatencyMaxBytes, or 128 of 1 KiB. What is longer waits for its receiver.
 // RailSockets has the kernel of a receiver make room for so many, so that no data is left to send
 // once this rank has returned.
 inline constexpr size_t kMaxBytesAhead = 160 << 10;  // 160 KiB.
+// Room for the records of RailHistory::kCalls beside them, encrypted or not.
+inline constexpr size_t kRecordBytesAhead = 10 << 10;  // 10 KiB.
 
 // A rank that has found a mismatch takes at most so long to tell the other nodes.
 inline constexpr absl::Duration kAbortPeersTimeout = absl::Seconds(1);

@@ -242,25 +242,32 @@ TEST(AutoAheadLeaveTest, WhatARankHasGivenArrivesThoughItHasLeft) {
   }
 }
 
-// Rank 0 gives and leaves, and the others take after it has gone. Their hosts keep less for them
-// than its own would, which it cannot see.
+// Rank 0 gives and leaves, and the others take after it has gone. The hosts of all keep little, or
+// those of the others, which rank 0 cannot see. argument: "all" or "others", and how many bytes.
 void GiveToSmallBuffers(const Worker& worker) {
-  if (worker.rank != 0) setenv("SYNCLINE_SOCKET_BUFFER", "8192", 1);
+  const std::vector<std::string> words = absl::StrSplit(worker.argument, ' ');
+  if (words[0] == "all" || worker.rank != 0) {
+    setenv("SYNCLINE_SOCKET_BUFFER", words[1].c_str(), 1);
+  }
+  const int64_t count = words[0] == "all" ? 5 : 300;
   auto backend = worker.Join("auto", "group");
   absl::Status status = backend.status();
   if (status.ok()) status = Call(**backend, worker, Spec{OpKind::kBarrier}, 0);
   if (worker.rank != 0) absl::SleepFor(absl::Seconds(4));
-  for (uint64_t sequence = 1; sequence <= 100 && status.ok(); ++sequence) {
-    status = Call(**backend, worker, Rooted(OpKind::kBroadcast, 0, 300), sequence);
+  for (uint64_t sequence = 1; sequence <= 128 && status.ok(); ++sequence) {
+    status = Call(**backend, worker, Rooted(OpKind::kBroadcast, 0, count), sequence);
   }
   Print(status);
 }
 
-TEST(AutoAheadLeaveTest, SoItDoesWhereOtherHostsKeepLess) {
-  for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, kHosts}) {
-    Workers workers(hosts, "small buffers", "");
-    for (int rank = 0; rank < workers.size(); ++rank) {
-      EXPECT_EQ(workers.Output(rank), "OK\n") << "rank " << rank << " of " << workers.size();
+TEST(AutoAheadLeaveTest, SoItDoesWhereHostsKeepLittle) {
+  for (const char* argument : {"others 8192", "all 4096"}) {
+    for (const std::vector<int>& hosts : {std::vector<int>{0, 1}, kHosts}) {
+      Workers workers(hosts, "small buffers", argument);
+      for (int rank = 0; rank < workers.size(); ++rank) {
+        EXPECT_EQ(workers.Output(rank), "OK\n")
+            << argument << ", rank " << rank << " of " << workers.size();
+      }
     }
   }
 }
