@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "backends/common/giving_up.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/renamed_backend.h"
 #include "backends/common/shm_availability.h"
@@ -20,17 +21,15 @@ namespace {
 
 // Backend shm for the whole group, whose ranks are all on one host. Null on all ranks if they
 // cannot share memory.
-absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config,
-                                                 const backends::PeerTable& peers) {
+absl::StatusOr<std::shared_ptr<Backend>> MakeShm(const BackendConfig& config) {
   BackendConfig bounded = config;
   bounded.store = std::make_shared<PrefixStore>("all", config.store);
   bounded.deadline = backends::ShmJoinDeadline(config.deadline);
-  bounded.check_peers = [&peers] { return peers.CheckAlive(); };
   auto shm = BackendRegistry::Make("shm", bounded);
   // Ranks with different settings, which all of them see: no reason to do without shared memory.
   if (KindOf(shm.status()) == ErrorKind::kMismatch) return shm.status();
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_available,
-                            backends::ShmIsAvailable(config, shm.status(), bounded.check_peers));
+                            backends::ShmIsAvailable(config, shm.status(), config.check_peers));
   if (!is_available) return nullptr;
   return *std::move(shm);
 }
@@ -43,17 +42,14 @@ absl::StatusOr<std::shared_ptr<Backend>> MakeTcp(const BackendConfig& config) {
 }
 
 // All ranks make the same choice, because all see the same table and ShmIsAvailable answers alike.
-absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config) {
-  PrefixStore store("hosts", config.store);
-  SYNCLINE_ASSIGN_OR_RETURN(const backends::PeerTable peers,
-                            backends::PeerTable::Join(store, config.rank, config.size, "",
-                                                      config.deadline, config.check_peers));
+absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config,
+                                                const backends::PeerTable& peers) {
   std::vector<std::string> identities;
   for (int rank = 0; rank < config.size; ++rank) identities.push_back(peers.host_identity(rank));
   const hierarchical::Topology topology(identities, config.rank);
   std::shared_ptr<Backend> chosen;
   if (topology.node_count() == 1) {
-    SYNCLINE_ASSIGN_OR_RETURN(chosen, MakeShm(config, peers));
+    SYNCLINE_ASSIGN_OR_RETURN(chosen, MakeShm(config));
   } else {
     SYNCLINE_ASSIGN_OR_RETURN(chosen,
                               hierarchical::HierarchicalBackend::Make(config, peers, topology));
@@ -64,7 +60,8 @@ absl::StatusOr<std::shared_ptr<Backend>> Choose(const BackendConfig& config) {
 }
 
 absl::StatusOr<std::shared_ptr<Backend>> MakeAuto(const BackendConfig& config) {
-  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> chosen, Choose(config));
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<Backend> chosen,
+                            backends::MakeAfterMeeting("hosts", config, &Choose));
   return std::make_shared<backends::RenamedBackend>("auto", std::move(chosen));
 }
 

@@ -97,7 +97,7 @@ FdServer::FdServer(base::UniqueFd socket, std::string name)
 std::string FdServer::endpoint() const { return absl::StrCat(name_, " ", secret_); }
 
 absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
-                             PeerProcesses* processes) {
+                             PeerProcesses* processes, const PeerCheck& check) {
   std::vector<int> awaited;
   for (int rank = 1; rank < size; ++rank) awaited.push_back(rank);
   const auto find = [&](int rank) { return std::find(awaited.begin(), awaited.end(), rank); };
@@ -111,6 +111,7 @@ absl::Status FdServer::Serve(int descriptor, int size, const Deadline& deadline,
         SYNCLINE_RETURN_IF_ERROR(
             processes->Check([&](int rank) { return find(rank) != awaited.end(); }));
       }
+      if (check) SYNCLINE_RETURN_IF_ERROR(check());
       if (!deadline.Expired()) continue;
       const absl::Status late = TimeoutError(absl::StrCat(
           base::NameRanks(awaited), " of ", size, " ", Have(awaited),

@@ -11,6 +11,7 @@
 #include "backends/common/peer_processes.h"
 #include "core/base/unique_fd.h"
 #include "syncline/deadline.h"
+#include "syncline/peer.h"
 
 namespace syncline::backends {
 
@@ -30,9 +31,10 @@ class FdServer {
 
   // Gives a copy of `descriptor` to each of the ranks 1 to size - 1 once, and lets `processes`, if
   // it is not null, watch them. A TimeoutError names the ranks that have not come, a NetworkError
-  // those of them that have died. Strangers are sent away and delay nobody.
+  // those of them that have died. Strangers are sent away and delay nobody. Errors of `check`, if
+  // there is one, which is called now and then, end it too.
   absl::Status Serve(int descriptor, int size, const Deadline& deadline,
-                     PeerProcesses* processes = nullptr);
+                     PeerProcesses* processes = nullptr, const PeerCheck& check = nullptr);
 
  private:
   FdServer(base::UniqueFd socket, std::string name);

@@ -15,6 +15,8 @@
 #include "core/base/thread.h"
 #include "core/tls/session.h"
 #include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
+#include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
 namespace syncline::backends {
@@ -72,6 +74,10 @@ absl::Status RunBounded(std::function<absl::Status()> ask) {
 
 }  // namespace
 
+void GivingUp::TellWithoutTable(Store& store, int rank, const absl::Status& failure) {
+  store.Set(KeyOf(rank), Serialize(failure, rank)).IgnoreError();
+}
+
 absl::Status GivingUp::Check() {
   const absl::Time now = absl::Now();
   if (now < next_check_) return absl::OkStatus();
@@ -111,6 +117,24 @@ absl::Status GivingUp::Tell(const absl::Status& failure) const {
   const ErrorKind kind = KindOf(failure);
   const bool may_be_consequence = kind == ErrorKind::kNetwork || kind == ErrorKind::kTimeout;
   return may_be_consequence && !quoted.ok() ? quoted : failure;
+}
+
+absl::StatusOr<std::shared_ptr<Backend>> MakeAfterMeeting(absl::string_view name,
+                                                          const BackendConfig& config,
+                                                          MakeInTable make) {
+  const auto store = std::make_shared<PrefixStore>(std::string(name), config.store);
+  const absl::StatusOr<PeerTable> peers =
+      PeerTable::Join(*store, config.rank, config.size, "", config.deadline, config.check_peers);
+  SYNCLINE_RETURN_IF_ERROR(peers.status());
+  GivingUp giving_up(store, *peers);
+  BackendConfig group = config;
+  group.check_peers = [&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(peers->CheckAlive());
+    return giving_up.Check();
+  };
+  auto made = make(group, *peers);
+  if (IsInterrupted(made.status())) return giving_up.Tell(made.status());
+  return made;
 }
 
 }  // namespace syncline::backends

@@ -5,10 +5,14 @@
 #include <memory>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/peer_table.h"
+#include "syncline/backend.h"
 #include "syncline/store.h"
 
 namespace syncline::backends {
@@ -21,6 +25,9 @@ class GivingUp {
  public:
   static constexpr absl::Duration kBound = absl::Seconds(3);
   static constexpr absl::Duration kInterval = absl::Seconds(1);
+
+  // For a rank that could not wait for a table, because of `failure`: the others may be past it.
+  static void TellWithoutTable(Store& store, int rank, const absl::Status& failure);
 
   GivingUp(std::shared_ptr<Store> store, const PeerTable& peers)
       : store_(std::move(store)), peers_(peers) {}
@@ -41,6 +48,16 @@ class GivingUp {
   absl::Time next_check_ = absl::Now() + kInterval;
   bool has_heard_ = false;  // Check has returned an error.
 };
+
+// Joins the table of `name`, and then makes a backend with `make`, which gets it, and `config` with
+// a check_peers that ends the waits of further tables: when a rank has died, or was interrupted and
+// has come to the first table, but will not come to the next. The other errors of `make` are for
+// all ranks, or `make` sees to that.
+using MakeInTable = absl::FunctionRef<absl::StatusOr<std::shared_ptr<Backend>>(
+    const BackendConfig& config, const PeerTable& peers)>;
+absl::StatusOr<std::shared_ptr<Backend>> MakeAfterMeeting(absl::string_view name,
+                                                          const BackendConfig& config,
+                                                          MakeInTable make);
 
 }  // namespace syncline::backends
 

@@ -13,7 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "backends/common/call_description.h"
+#include "backends/common/giving_up.h"
 #include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
@@ -83,6 +85,7 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
   absl::StatusOr<std::vector<std::string>> values;
   while (!(values = store.MultiGet(keys, std::min(deadline.Remaining(), slice))).ok()) {
     if (deadline.Expired()) return ExplainTimeout(store, rank, size, deadline);
+    if (IsInterrupted(values.status())) GivingUp::TellWithoutTable(store, rank, values.status());
     if (!check_peers || KindOf(values.status()) != ErrorKind::kTimeout) return values.status();
     SYNCLINE_RETURN_IF_ERROR(check_peers());
   }

@@ -20,7 +20,7 @@ Deadline ShmJoinDeadline(const Deadline& joining);
 // Collective over the whole group: publishes whether this rank made its
 // backend shm (`own`), and returns whether all ranks did. If some did not, the lowest of them logs
 // why. The answer is the same on all ranks. Errors are those of PeerTable::Join: a NetworkError if
-// a rank has died.
+// a rank has died, a BackendError if one was interrupted.
 absl::StatusOr<bool> ShmIsAvailable(const BackendConfig& config, const absl::Status& own,
                                     std::function<absl::Status()> check_peers);
 

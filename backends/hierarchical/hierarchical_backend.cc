@@ -1,9 +1,11 @@
 #include "backends/hierarchical/hierarchical_backend.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
@@ -50,7 +52,7 @@ absl::StatusOr<std::shared_ptr<Backend>> HierarchicalBackend::Make(const Backend
   absl::Status joined = backend->JoinRail(bounded);
   if (joined.ok()) joined = backend->JoinNode(bounded);
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_available, backends::ShmIsAvailable(config, joined, [&] {
-                              return backend->CheckPeers();
+                              return backend->CheckPeers(config, /*may_have_left=*/true);
                             }));
   if (!is_available) return nullptr;
   return backend;
@@ -64,16 +66,22 @@ absl::Status HierarchicalBackend::JoinTcp(const BackendConfig& config) {
   return absl::OkStatus();
 }
 
-// Of other hosts only the watch of tcp_ hears at once.
-absl::Status HierarchicalBackend::CheckPeers() const {
-  SYNCLINE_RETURN_IF_ERROR(peers_.CheckAlive());
-  const std::vector<int> lost = tcp_->lost();
-  if (lost.empty()) return absl::OkStatus();
+// Of other hosts only the watch of tcp_ hears at once. Once this rank has said how its joining
+// went, others may have joined, and have left.
+absl::Status HierarchicalBackend::CheckPeers(const BackendConfig& config,
+                                             bool may_have_left) const {
+  SYNCLINE_RETURN_IF_ERROR(config.check_peers());
+  std::vector<int> gone = tcp_->lost();
+  for (const int rank : tcp_->others()) {
+    const bool is_known = std::find(gone.begin(), gone.end(), rank) != gone.end();
+    if (!may_have_left && !is_known && !tcp_->IsConnected(rank)) gone.push_back(rank);
+  }
+  if (gone.empty()) return absl::OkStatus();
   std::vector<std::string> names;
-  for (const int rank : lost) names.push_back(peers_.Describe(rank));
+  for (const int rank : gone) names.push_back(peers_.Describe(rank));
   return WithRanks(NetworkError(absl::StrCat("the connection to ", absl::StrJoin(names, ", "),
                                              " has ended while ranks were joining")),
-                   lost);
+                   gone);
 }
 
 absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
@@ -94,15 +102,16 @@ absl::Status HierarchicalBackend::JoinRail(const BackendConfig& config) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const backends::PeerTable peers,
       backends::PeerTable::Join(store, config.rank, config.size, endpoint, config.deadline,
-                                [this] { return CheckPeers(); }));
+                                [&] { return CheckPeers(config, /*may_have_left=*/false); }));
   if (listener == nullptr) return absl::OkStatus();
   std::vector<RailSockets::Member> members;
   for (int rank : topology_.rail()) {
     members.push_back({rank, peers.Describe(rank), peers.payload(rank)});
   }
   SYNCLINE_ASSIGN_OR_RETURN(
-      auto rail, RailSockets::Connect(*listener, members, topology_.node, tcp_->streams(),
-                                      config.deadline, [this] { return CheckPeers(); }));
+      auto rail,
+      RailSockets::Connect(*listener, members, topology_.node, tcp_->streams(), config.deadline,
+                           [&] { return CheckPeers(config, /*may_have_left=*/false); }));
   absl::MutexLock lock(&mutex_);
   rail_ = std::move(rail);
   history_ = std::make_unique<RailHistory>(topology_, *rail_);
@@ -122,7 +131,7 @@ absl::Status HierarchicalBackend::JoinNode(const BackendConfig& config) {
       std::make_shared<PrefixStore>(absl::StrCat("node of rank ", local_ranks[0]), config.store);
   node.rank = topology_.local_rank;
   node.size = static_cast<int>(local_ranks.size());
-  node.check_peers = [this] { return CheckPeers(); };
+  node.check_peers = [&] { return CheckPeers(config, /*may_have_left=*/false); };
   // HierarchicalCall has ranks meet wherever what it tells other hosts rests on a comparison.
   SYNCLINE_ASSIGN_OR_RETURN(auto shm, shm::MakeNode(node, backends::DefaultComparison(),
                                                     {local_ranks, [this](int rank) {
@@ -305,8 +314,12 @@ bool HierarchicalBackend::TellOfCalls() {
     absl::MutexLock lock(&mutex_);
     is_usable = rail_ != nullptr && !is_aborted_ && !tcp_->is_leaving();
   }
-  if (is_usable) history_->Tell();
-  const bool is_told = !is_usable || !history_->has_untold();
+  bool is_told = !is_usable;
+  try {
+    if (is_usable) history_->Tell();
+    is_told = is_told || !history_->has_untold();
+  } catch (const std::bad_alloc&) {  // Nothing is lost: it is told later.
+  }
   rail_mutex_.Unlock();
   return is_told;
 }
@@ -341,9 +354,11 @@ absl::Status HierarchicalBackend::Execute(const CallContext& context, Body body)
   // In longer calls than those that go ahead, too, a rank may first wait in one before.
   const bool needs_not_all =
       is_each_alone() ? MayGoAhead(*context.collective) : meeting == Meeting::kNone;
-  const absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
-  if (!status.ok()) EndNodeAndRail();
-  if (status.ok() && teller_ != nullptr && history_->has_untold()) teller_->ToldLater();
+  absl::Cleanup end = [this] { EndNodeAndRail(); };  // By an exception, too.
+  absl::Status status = tcp_->Execute(context, run, needs_not_all ? &awaited_now : nullptr);
+  if (!status.ok()) return status;
+  std::move(end).Cancel();
+  if (teller_ != nullptr && history_->has_untold()) teller_->ToldLater();
   return status;
 }
 

@@ -41,7 +41,7 @@ class HierarchicalBackend final : public backends::TypedBackend {
  public:
   // Collective. Null on all ranks, one of which logs why, if the ranks of some node cannot share
   // memory or the rails cannot be connected. `peers` and `topology` describe the group of `config`.
-  // Other errors are those of TcpBackend::Make.
+  // Other errors are those of TcpBackend::Make, and of config.check_peers, which must be there.
   static absl::StatusOr<std::shared_ptr<Backend>> Make(const BackendConfig& config,
                                                        const backends::PeerTable& peers,
                                                        const Topology& topology);
@@ -96,8 +96,9 @@ class HierarchicalBackend final : public backends::TypedBackend {
   bool IsSmall(OpKind kind, const Tensor& tensor) const;
 
   absl::Status JoinTcp(const BackendConfig& config);
-  // While joining, after JoinTcp: a NetworkError that names who has died.
-  absl::Status CheckPeers() const;
+  // While joining, after JoinTcp: a NetworkError that names who has died, or has left if none may
+  // have.
+  absl::Status CheckPeers(const BackendConfig& config, bool may_have_left) const;
   absl::Status JoinRail(const BackendConfig& config);
   absl::Status JoinNode(const BackendConfig& config);
   void FailShmAndRail() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

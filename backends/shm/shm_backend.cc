@@ -13,6 +13,7 @@
 #include "absl/synchronization/mutex.h"
 #include "backends/common/comparison.h"
 #include "backends/common/fd_passing.h"
+#include "backends/common/giving_up.h"
 #include "backends/common/peer_processes.h"
 #include "backends/common/peer_table.h"
 #include "backends/common/typed_backend.h"
@@ -48,9 +49,9 @@ class ShmBackend final : public NodeBackend {
 
   // On rank 0: passes the segment to all other ranks. An error fails the group, so that those ranks
   // that have the segment already get it too.
-  absl::Status Serve(backends::FdServer& server, const Deadline& deadline) {
-    const absl::Status status =
-        server.Serve(segment_.descriptor(), group_.layout().size(), deadline, &group_.processes());
+  absl::Status Serve(backends::FdServer& server, const Deadline& deadline, const PeerCheck& check) {
+    const absl::Status status = server.Serve(segment_.descriptor(), group_.layout().size(),
+                                             deadline, &group_.processes(), check);
     if (status.ok()) return status;
     return group_.failure_cell().Fail(RanksOf(status).empty() ? WithRanks(status, {own_number()})
                                                               : status);
@@ -332,6 +333,10 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckComparisons(peers));
+  const backends::PeerTable unnumbered = peers;
+  backends::GivingUp giving_up(config.store, unnumbered);
+  // The check of a larger group tells its numbers.
+  const auto check = [&] { return config.check_peers ? config.check_peers() : giving_up.Check(); };
   peers.Renumber(options.ranks);
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
@@ -339,7 +344,7 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
   auto backend =
       std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes),
                                    comparison, *cma, std::move(options));
-  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline));
+  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline, check));
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;
 }
