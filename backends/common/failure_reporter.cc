@@ -15,6 +15,7 @@
 #include "syncline/check.h"
 #include "syncline/deadline.h"
 #include "syncline/error_origin.h"
+#include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
 namespace syncline::backends {
@@ -401,6 +402,9 @@ class DiagnosisMaker {
       return Diagnosis{ErrorKind::kTimeout, absl::StrCat(failure_.operation, ": ", text), ranks};
     };
     if (!known_) {
+      // The transport may know for whose data this rank waits.
+      const std::vector<int> named = RanksOf(failure_.cause);
+      if (!named.empty()) return timeout(failure_.cause.message(), named);
       return timeout(
           absl::StrCat("not complete after ", after, "; which ranks have not arrived is not known"),
           {});
@@ -575,7 +579,7 @@ absl::Status FailureReporter::Diagnose(const Failure& given) const {
     absl::StrAppend(&diagnosis.text,
                     "; other ranks' reports are not known: ", evidence.status().message());
   } else if (!evidence.ok()) {
-    absl::StrAppend(&diagnosis.text, "; the store at ", store_->ToString(),
+    absl::StrAppend(&diagnosis.text, "; the store at ", WithoutPrefixes(*store_),
                     " does not answer either: its process, rank 0 or the launcher, must be ",
                     "presumed lost (", evidence.status().message(), ")");
   }

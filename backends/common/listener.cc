@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "backends/common/rank_acceptor.h"
 #include "core/base/errno_payload.h"
@@ -26,6 +30,8 @@ namespace {
 constexpr absl::Duration kSlice = absl::Milliseconds(200);
 // For connecting at an address beside the first, which stands in for it afterwards.
 constexpr absl::Duration kOtherAddressTimeout = absl::Seconds(3);
+// How long an address that did not answer then is not tried again: a host has many ranks.
+constexpr absl::Duration kSilentFor = absl::Minutes(1);
 // A listener of another version, too, ends connections without a word.
 constexpr int kTries = 20;
 constexpr absl::Duration kFirstPause = absl::Milliseconds(10), kLastPause = absl::Milliseconds(300);
@@ -36,6 +42,52 @@ absl::StatusOr<base::SocketAddress> Parse(
   SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, base::Resolve(address, {port}, deadline));
   return addresses.front();
 }
+
+// Where a stream goes.
+struct Target {
+  std::string host;
+  int port = 0;
+  std::string secret;
+};
+
+absl::StatusOr<Target> TargetOf(const std::string& endpoint, int stream) {
+  std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
+  if (words.size() < 3 || words.size() % 2 == 0 || words[2].size() != kHelloSecretSize) {
+    return NetworkError("it does not say where it listens");
+  }
+  Target target;
+  target.secret = words[2];
+  words.erase(words.begin() + 2);  // Pairs of an address and a port remain.
+  const size_t at = stream % (words.size() / 2) * 2;
+  target.host = words[at];
+  if (!absl::SimpleAtoi(words[at + 1], &target.port)) {
+    return NetworkError("it does not say where it listens");
+  }
+  return target;
+}
+
+// The addresses of other interfaces that do not answer this process: of networks that not all hosts
+// have, or that are down. Thread-safe.
+class SilentAddresses {
+ public:
+  static SilentAddresses& OfProcess() {
+    static auto* const addresses = new SilentAddresses;
+    return *addresses;
+  }
+  bool Has(const std::string& address) {
+    absl::MutexLock lock(&mutex_);
+    const auto found = until_.find(address);
+    return found != until_.end() && absl::Now() < found->second;
+  }
+  void Add(const std::string& address) {
+    absl::MutexLock lock(&mutex_);
+    until_[address] = absl::Now() + kSilentFor;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::map<std::string, absl::Time> until_ ABSL_GUARDED_BY(mutex_);
+};
 
 }  // namespace
 
@@ -78,28 +130,20 @@ std::vector<int> Listener::sockets() const {
 absl::StatusOr<Introduction> ConnectToListener(const std::string& endpoint, int number,
                                                const Deadline& deadline, tls::Context* tls,
                                                int stream, const PeerCheck& check) {
-  std::vector<std::string> words = absl::StrSplit(endpoint, ' ');
-  if (words.size() < 3 || words.size() % 2 == 0 || words[2].size() != kHelloSecretSize) {
-    return NetworkError("it does not say where it listens");
-  }
-  const std::string secret = words[2];
-  words.erase(words.begin() + 2);  // Pairs of an address and a port remain.
-  const size_t at = stream % (words.size() / 2) * 2;
-  const std::string& host = words[at];
-  int port = 0;
-  if (!absl::SimpleAtoi(words[at + 1], &port)) {
-    return NetworkError("it does not say where it listens");
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address, Parse(host, port, deadline));
+  SYNCLINE_ASSIGN_OR_RETURN(const Target target, TargetOf(endpoint, stream));
+  SYNCLINE_ASSIGN_OR_RETURN(const base::SocketAddress address,
+                            Parse(target.host, target.port, deadline));
   SYNCLINE_ASSIGN_OR_RETURN(base::UniqueFd socket, base::BeginConnect(address, SOCK_STREAM));
   SYNCLINE_RETURN_IF_ERROR(WaitInSlices(
       deadline, [&] { return check ? check() : absl::OkStatus(); },
       [&](const Deadline& slice) { return base::FinishConnect(socket.get(), slice); }));
   std::unique_ptr<tls::Session> session;
   if (tls != nullptr) {
-    SYNCLINE_ASSIGN_OR_RETURN(session, tls->Connect(TlsPurpose(secret, number), host));
+    SYNCLINE_ASSIGN_OR_RETURN(session,
+                              tls->Connect(TlsPurpose(target.secret, number), target.host));
   }
-  return Introduction::Begin(std::move(socket), secret, number, deadline, std::move(session));
+  return Introduction::Begin(std::move(socket), target.secret, number, deadline,
+                             std::move(session));
 }
 
 absl::Status WaitInSlices(const Deadline& deadline, absl::FunctionRef<absl::Status()> check,
@@ -117,6 +161,10 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
                                               const Deadline& deadline,
                                               absl::FunctionRef<absl::Status()> check,
                                               tls::Context* tls, int stream) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Target target, TargetOf(endpoint, stream));
+  SilentAddresses& silent = SilentAddresses::OfProcess();
+  // The first address leads to the same listener.
+  if (stream != 0 && silent.Has(target.host)) stream = 0;
   absl::Duration pause = kFirstPause;
   for (int tries = 1;; ++tries) {
     auto caller = ConnectToListener(
@@ -125,10 +173,12 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
         tls, stream, [&] { return check(); });
     if (!caller.ok() && stream != 0) {
       SYNCLINE_RETURN_IF_ERROR(check());
-      // Of a network that not all hosts have: the first address leads to the same listener.
+      const bool took_long = KindOf(caller.status()) == ErrorKind::kTimeout;
+      if (took_long) silent.Add(target.host);
       Log(LogLevel::kWarning,
-          absl::StrCat("stream ", stream, " of several takes the first interface of its peer, as ",
-                       "the other cannot be reached: ", caller.status().message()));
+          absl::StrCat("stream ", stream, " of several cannot connect to ", target.host, " (",
+                       caller.status().message(), "): it takes the first interface of that host",
+                       took_long ? ", as such streams do for a minute" : ""));
       stream = 0;
       continue;
     }

@@ -243,6 +243,28 @@ TEST_F(RankAcceptorTest, TheFirstAddressStandsInForOneThatCannotBeReached) {
   EXPECT_TRUE(introduced.ok()) << introduced;
 }
 
+TEST_F(RankAcceptorTest, AnotherAddressThatDoesNotAnswerIsWaitedForOnce) {
+  // Of a full backlog the kernel takes nobody, and refuses nobody.
+  base::SocketAddress address = base::Resolve("127.0.0.2", {0}, Long())->front();
+  const base::UniqueFd full = base::ListenOn(address).value();
+  ASSERT_EQ(listen(full.get(), 0), 0);
+  std::vector<base::UniqueFd> waiting;
+  for (int i = 0; i < 4; ++i) waiting.push_back(base::BeginConnect(address, SOCK_STREAM).value());
+  const std::string endpoint =
+      absl::StrCat(listener_->endpoint(), " 127.0.0.2 ", base::PortOf(address));
+  for (const int number : {1, 2}) {
+    absl::Duration took;
+    EXPECT_EQ(AcceptDuring([&] {
+                const absl::Time start = absl::Now();
+                const auto fine = [] { return absl::OkStatus(); };
+                EXPECT_TRUE(IntroduceInSlices(endpoint, number, Long(), fine, nullptr, 1).ok());
+                took = absl::Now() - start;
+              }),
+              number);
+    EXPECT_EQ(took > absl::Seconds(2), number == 1) << took;
+  }
+}
+
 TEST_F(RankAcceptorTest, ARankThatIsDroppedForStrangersComesAgain) {
   absl::Status introduced;
   std::thread rank([&] {

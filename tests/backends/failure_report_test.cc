@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "syncline/error_origin.h"
 #include "syncline/hash_store.h"
+#include "syncline/prefix_store.h"
 #include "syncline/status.h"
 
 namespace syncline {
@@ -436,6 +437,23 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
   EXPECT_THAT(Message(diagnosis),
               AllOf(HasSubstr("rank 0 (host "),
                     HasSubstr("the store at tcp://10.0.0.1:29500 does not answer either")));
+}
+
+TEST(FailureReportTest, WithoutAStoreATimeoutNamesTheRanksThatTheTransportWaitsFor) {
+  HashStore healthy;
+  const auto tables = JoinAll(healthy, 3);
+  const auto hanging = std::make_shared<HangingStore>();
+  backends::Failure failure = TimedOut({0, 2});
+  failure.cause = WithRanks(TimeoutError("not complete after 1s: no data of rank 0"), {0});
+  const absl::Status diagnosis =
+      backends::FailureReporter(std::make_shared<PrefixStore>("group", hanging), tables[1])
+          .Diagnose(failure);
+  hanging->Release();
+  EXPECT_EQ(KindOf(diagnosis), ErrorKind::kTimeout);
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0));
+  EXPECT_THAT(Message(diagnosis),
+              AllOf(HasSubstr("no data of rank 0"), HasSubstr("store at tcp://10.0.0.1:29500"),
+                    Not(HasSubstr("prefix"))));
 }
 
 TEST(FailureReportTest, WhereNoThreadCanBeStartedTheCauseIsTold) {
