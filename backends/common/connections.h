@@ -38,6 +38,8 @@ class Connections {
   // without one, before this rank disconnected itself.
   virtual std::map<int, std::string> left() const = 0;
   virtual std::vector<int> lost() const = 0;
+  // Of which of those this rank has ended the connection itself, and why: "not answered for 5s".
+  virtual std::map<int, std::string> given_up() const { return {}; }
 };
 
 }  // namespace syncline::backends

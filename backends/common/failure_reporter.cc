@@ -446,9 +446,13 @@ class DiagnosisMaker {
                        absl::StrCat(Failed(), text, " (", failure_.cause.message(), ")"), ranks};
     };
     if (!lost_.empty()) {
-      return lost(absl::StrCat(Describe(lost_), " closed the connection, did not report and ",
-                               "must be presumed lost"),
-                  lost_);
+      const auto given_up = failure_.given_up.find(lost_[0]);
+      const std::string how = given_up == failure_.given_up.end()
+                                  ? "closed the connection"
+                                  : absl::StrCat(Have(lost_), " ", given_up->second);
+      return lost(
+          absl::StrCat(Describe(lost_), " ", how, ", did not report and must be presumed lost"),
+          lost_);
     }
     if (known_ && !silent_.empty()) {
       return lost(absl::StrCat(Describe(silent_), " did not report and must be presumed lost"),

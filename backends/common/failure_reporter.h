@@ -30,7 +30,9 @@ struct Failure {
   std::map<int, std::string> left;  // The ranks of the group that sent a leave message, with their
                                     // reasons.
   std::vector<int> lost;            // The ranks whose connection broke without one.
-  absl::Status cause;               // What the transport said: kTimeout, or else kNetwork.
+  std::map<int, std::string> given_up;  // Of those, whose this rank has ended itself, and why: "not
+                                        // answered for 5s".
+  absl::Status cause;                   // What the transport said: kTimeout, or else kNetwork.
   absl::Duration timeout = absl::ZeroDuration();  // The operation's.
   absl::Duration elapsed = absl::ZeroDuration();
 };

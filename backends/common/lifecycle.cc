@@ -208,6 +208,7 @@ absl::Status Lifecycle::Fail(const OperationScope& scope, const absl::Status& ca
   }
   failure.left = connections_.left();
   failure.lost = connections_.lost();
+  failure.given_up = connections_.given_up();
   absl::Status final_error;
   if (is_aborted) {
     reporter_.Report(failure);

@@ -338,16 +338,25 @@ void TcpConnections::RunWatch(const std::function<void()>& on_gone) {
   }
 }
 
-void TcpConnections::EndSilent() const {
+std::map<int, std::string> TcpConnections::given_up() const {
+  absl::MutexLock lock(&given_up_mutex_);
+  return given_up_;
+}
+
+void TcpConnections::EndSilent() {
   if (silence_limit_ == absl::InfiniteDuration()) return;
   for (int peer = 0; peer < peers_.size(); ++peer) {
     if (peer == peers_.rank() || !point_to_point_.is_open(peer)) continue;
     const std::vector<int> sockets = SocketsOf(peer);
     const auto is_silent = [&](int socket) { return IsSilent(socket, silence_limit_); };
     if (std::none_of(sockets.begin(), sockets.end(), is_silent)) continue;
-    Log(LogLevel::kWarning,
-        absl::StrCat("the host of ", peers_.Describe(peer), " has not answered for ",
-                     absl::FormatDuration(silence_limit_), " (SYNCLINE_TCP_KEEPALIVE)"));
+    const std::string why = absl::StrCat("not answered for ", absl::FormatDuration(silence_limit_),
+                                         " (SYNCLINE_TCP_KEEPALIVE)");
+    Log(LogLevel::kWarning, absl::StrCat("the host of ", peers_.Describe(peer), " has ", why));
+    {
+      absl::MutexLock lock(&given_up_mutex_);
+      given_up_[peer] = why;
+    }
     shutdown(point_to_point_.socket(peer), SHUT_RDWR);
   }
 }

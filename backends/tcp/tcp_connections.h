@@ -9,9 +9,11 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "backends/common/connections.h"
@@ -70,6 +72,7 @@ class TcpConnections final : public backends::Connections {
   bool has_left_in_order() const { return has_left_in_order_.load(); }
   std::map<int, std::string> left() const override { return point_to_point_.left(); }
   std::vector<int> lost() const override { return point_to_point_.lost(); }
+  std::map<int, std::string> given_up() const override;
 
  private:
   struct Sockets {
@@ -87,7 +90,7 @@ class TcpConnections final : public backends::Connections {
   TcpConnections(backends::PeerTable peers, Sockets sockets);
 
   // Ends the connections of peers whose hosts are silent.
-  void EndSilent() const;
+  void EndSilent();
   void RunWatch(const std::function<void()>& on_gone);
   void EndWatch();
   // The sockets of both kinds to one peer, and to all.
@@ -99,6 +102,8 @@ class TcpConnections final : public backends::Connections {
   PointToPoint point_to_point_;
   const base::UniqueFd stop_event_;  // Written once, when the watch is to end.
   const absl::Duration silence_limit_;
+  mutable absl::Mutex given_up_mutex_;
+  std::map<int, std::string> given_up_ ABSL_GUARDED_BY(given_up_mutex_);
   const int streams_;
   bool has_left_ = false;
   std::atomic<bool> has_left_in_order_{false};

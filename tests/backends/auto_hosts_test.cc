@@ -428,6 +428,7 @@ class CutGroup {
 
 void CutGroup::Check() {
   const int away = layout_.hosts.back();
+  bool is_told = false;
   for (int rank = 0; rank < group_.workers.size(); ++rank) {
     const Failed failed = group_.Await(rank);
     EXPECT_THAT(failed.error, AllOf(HasSubstr("UNAVAILABLE"), HasSubstr(call_)));
@@ -439,7 +440,9 @@ void CutGroup::Check() {
     }
     EXPECT_TRUE(is_named) << "rank " << rank << ": " << failed.error;
     EXPECT_LT(absl::Nanoseconds(failed.nanos - cut_), absl::Minutes(1)) << failed.error;
+    is_told |= absl::StrContains(failed.error, "not answered for 5s (SYNCLINE_TCP_KEEPALIVE)");
   }
+  EXPECT_TRUE(is_told) << "no error says that a host has not answered";
 }
 
 TEST(AutoCableTest, AHostThatIsCutOffWhileItIsSentDataOrBetweenShortCallsIsNamed) {

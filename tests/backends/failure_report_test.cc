@@ -439,6 +439,17 @@ TEST(FailureReportTest, AStoreThatIsGoneIsNamedAndHoldsNobodyUp) {
                     HasSubstr("the store at tcp://10.0.0.1:29500 does not answer either")));
 }
 
+TEST(FailureReportTest, AHostThatDidNotAnswerIsNotSaidToHaveClosedTheConnection) {
+  const auto store = std::make_shared<HashStore>();
+  const auto tables = JoinAll(*store, 2);
+  backends::Failure failure = Lost({0}, {0});
+  failure.given_up[0] = "not answered for 5s";
+  const absl::Status diagnosis = backends::FailureReporter(store, tables[1]).Diagnose(failure);
+  EXPECT_THAT(Message(diagnosis), AllOf(HasSubstr("has not answered for 5s, did not report"),
+                                        Not(HasSubstr("closed the connection,"))));
+  EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0));
+}
+
 TEST(FailureReportTest, WithoutAStoreATimeoutNamesTheRanksThatTheTransportWaitsFor) {
   HashStore healthy;
   const auto tables = JoinAll(healthy, 3);
