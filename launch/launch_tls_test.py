@@ -108,6 +108,17 @@ def test_certificates_are_made_for_all_nodes(exchange, launch, tmp_path, free_po
         assert lines_of(out)[0].startswith("sum 3.0 certificates")
 
 
+def test_certificates_that_exist_are_not_overwritten(launch, tmp_path):
+    (tmp_path / "certificates").mkdir()
+    key = tmp_path / "certificates" / "key.pem"
+    key.write_text("the user's own")
+    code, out, err = launch("--make-certificates=certificates").finish()
+    assert (code, out) == (2, ""), err
+    assert "'certificates/key.pem' exists already and is not overwritten" in err
+    assert key.read_text() == "the user's own"
+    assert [path.name for path in key.parent.iterdir()] == ["key.pem"]
+
+
 def test_a_node_that_does_not_encrypt_is_refused(exchange, secret, free_port):
     first = exchange(*endpoint(free_port), "--tls=secret", env=secret)
     second = exchange(*endpoint(free_port), env=secret)

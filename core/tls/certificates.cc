@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -113,6 +114,18 @@ Certificate NewCertificate(const CertificateRequest& request, EVP_PKEY* key, X50
   return certificate;
 }
 
+// A private key that is overwritten cannot be had again.
+absl::Status CheckNoneExists(const std::string& folder) {
+  for (const char* name : {kKeyFile, kCertificateFile, kAuthoritiesFile}) {
+    const std::string path = absl::StrCat(folder, "/", name);
+    struct stat info = {};
+    if (lstat(path.c_str(), &info) != 0) continue;  // Write says what else is wrong.
+    return ArgumentError(absl::StrCat("'", path, "' exists already and is not overwritten: remove ",
+                                      "it, or name another folder"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Write(const std::string& folder, absl::string_view name,
                    absl::FunctionRef<bool(FILE*)> put) {
   const std::string path = absl::StrCat(folder, "/", name);
@@ -120,8 +133,6 @@ absl::Status Write(const std::string& folder, absl::string_view name,
     return ArgumentError(absl::StrCat("'", path, "' cannot be written",
                                       errno == 0 ? "" : absl::StrCat(": ", std::strerror(errno))));
   };
-  // Removed before, so that the mode is that of a new file.
-  if (unlink(path.c_str()) != 0 && errno != ENOENT) return error();
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return error();
   FILE* const file = fdopen(fd, "w");
@@ -144,6 +155,7 @@ absl::Status NewCertificates(const std::string& folder, const CertificateRequest
       return ArgumentError(absl::StrCat("'", name, "' is neither a host name nor an address"));
     }
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckNoneExists(folder));
   const Key authority_key = NewKey(), key = NewKey();
   if (authority_key == nullptr || key == nullptr) return Failed();
   const Certificate authority =

@@ -24,8 +24,8 @@ inline constexpr char kCertificateFile[] = "cert.pem", kKeyFile[] = "key.pem",
 
 // Makes an authority, and a certificate that it signs for both ends of connections, with elliptic
 // curves (P-256). The authority's key is forgotten, so that it signs nothing else. The files are
-// for their owner alone (mode 0600); those that exist are replaced. ArgumentError if there is no
-// name, or the folder cannot be written to; BackendError if OpenSSL fails.
+// for their owner alone (mode 0600). ArgumentError if there is no name, if one of the files exists,
+// before any is written, or if the folder cannot be written to; BackendError if OpenSSL fails.
 absl::Status NewCertificates(const std::string& folder, const CertificateRequest& request);
 
 }  // namespace syncline::tls

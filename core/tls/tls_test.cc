@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -45,6 +46,9 @@ class Folder {
   ~Folder() { std::filesystem::remove_all(path_); }
 
   void Renew(const CertificateRequest& request) {
+    for (const char* name : {kKeyFile, kCertificateFile, kAuthoritiesFile}) {
+      std::filesystem::remove(*this / name);
+    }
     ASSERT_TRUE(NewCertificates(path_, request).ok());
   }
   std::string operator/(const char* name) const { return absl::StrCat(path_, "/", name); }
@@ -387,6 +391,23 @@ TEST(TlsTest, FilesAreForTheirOwnerAlone) {
   EXPECT_EQ(KindOf(NewCertificates("/nowhere", {{"a"}})), ErrorKind::kArgument);
   EXPECT_EQ(KindOf(NewCertificates(".", {{"a,DNS:b"}})), ErrorKind::kArgument);
   EXPECT_EQ(KindOf(NewCertificates(".", {})), ErrorKind::kArgument);
+}
+
+TEST(TlsTest, FilesThatExistAreNotOverwritten) {
+  for (const char* name : {kKeyFile, kCertificateFile, kAuthoritiesFile}) {
+    std::string path = absl::StrCat(::testing::TempDir(), "/tls_XXXXXX");
+    ASSERT_NE(mkdtemp(path.data()), nullptr);
+    const std::string file = absl::StrCat(path, "/", name);
+    std::ofstream(file) << "the user's own";
+    const absl::Status error = NewCertificates(path, {{"localhost"}});
+    EXPECT_EQ(KindOf(error), ErrorKind::kArgument);
+    EXPECT_THAT(error.message(), HasSubstr(absl::StrCat("'", file, "' exists already")));
+    std::string text;
+    std::getline(std::ifstream(file), text);
+    EXPECT_EQ(text, "the user's own");
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(path), {}), 1);
+    std::filesystem::remove_all(path);
+  }
 }
 
 TEST(TlsTest, ChangedBytesEndTheStream) {

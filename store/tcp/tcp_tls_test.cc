@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -324,6 +325,9 @@ TEST(TCPCertificatesTest, AnExpiredCertificateIsRefusedUntilItIsRenewed) {
   // One that has read its certificate when that was valid sees that the server's is no longer.
   EXPECT_THAT(connect().status().message(), HasSubstr("expired"));
   EXPECT_EQ(*client->Get("key", kTimeout), "value");
+  for (const char* name : {tls::kKeyFile, tls::kCertificateFile, tls::kAuthoritiesFile}) {
+    std::filesystem::remove(environment.folder() + "/" + name);
+  }
   ASSERT_TRUE(tls::NewCertificates(environment.folder(), {{"localhost", "127.0.0.1"}}).ok());
   const auto newcomer = Create(Client(server->port(), kSecret));
   ASSERT_NE(newcomer, nullptr);
