@@ -139,6 +139,20 @@ def test_a_node_that_does_not_encrypt_is_refused(exchange, secret, free_port):
     assert "SYNCLINE_TLS is" in err and "it must be the same in every process of the job" in err
 
 
+def test_a_status_that_is_refused_is_an_error(launch, secret, free_port):
+    job = launch(*endpoint(free_port), "--tls=secret", *SAY, env=secret)
+    answers = []
+
+    def is_refused():
+        answers.append(launch("status", f"127.0.0.1:{free_port}", env=secret).finish())
+        return "SYNCLINE_TLS is off in this process and secret where" in answers[-1][2]
+
+    wait_until(is_refused, "a rendezvous that refuses a status")
+    assert answers[-1][:2] == (1, "")
+    job.process.terminate()
+    job.finish()
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

@@ -24,6 +24,7 @@
 #include "launch/rendezvous/store_network.h"
 #include "launch/signals.h"
 #include "launch/tls.h"
+#include "store/tcp/tcp_connect.h"
 #include "syncline/status.h"
 #include "syncline/store.h"
 
@@ -76,8 +77,9 @@ int RunStatusCommand(const LaunchOptions& options) {
   setenv("GRPC_DNS_RESOLVER", "native", 0);  // As in Launcher.
   absl::StatusOr<std::shared_ptr<Store>> store = FindRunningJob(network, question.timeout);
   if (!store.ok()) {
-    ExitWithError(store.status());
-    return kStatusNobody;
+    const int code = ExitWithError(store.status());
+    // What refuses this process runs.
+    return tcp_store::IsRefusal(store.status()) ? code : kStatusNobody;
   }
   const StatusAnswer answer = RunStatus(**store, question);
   std::fputs(answer.out.c_str(), stdout);

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "core/base/resolve.h"
 #include "core/base/sockets.h"
@@ -21,6 +23,8 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(1);
 constexpr absl::Duration kLastPause = absl::Milliseconds(50);
 // For each address but the last: one that nobody answers at leaves time for the others.
 constexpr absl::Duration kAddressTimeout = absl::Seconds(5);
+
+constexpr absl::string_view kRefusalUrl = "syncline/tcp-store-refusal";
 
 // How one attempt ended.
 struct Attempt {
@@ -106,7 +110,10 @@ absl::StatusOr<tls::Stream> ConnectToServer(const ServerAddress& server, const D
       base::SetNoDelay(attempt.connection.fd());  // Requests are small and wait for their answers.
       return std::move(attempt.connection);
     }
-    if (!attempt.refusal.ok()) return attempt.refusal;
+    if (!attempt.refusal.ok()) {
+      attempt.refusal.SetPayload(kRefusalUrl, absl::Cord());
+      return attempt.refusal;
+    }
     // That the last attempt had no time says less than why the one before it failed.
     if (KindOf(attempt.no_answer) != ErrorKind::kTimeout) {
       cause = std::string(attempt.no_answer.message());
@@ -122,5 +129,7 @@ absl::StatusOr<tls::Stream> ConnectToServer(const ServerAddress& server, const D
     pause = std::min(2 * pause, kLastPause);
   }
 }
+
+bool IsRefusal(const absl::Status& status) { return status.GetPayload(kRefusalUrl).has_value(); }
 
 }  // namespace syncline::tcp_store

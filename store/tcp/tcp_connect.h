@@ -28,6 +28,10 @@ struct ServerAddress {
 // takes long to look up can delay the return beyond the deadline, see resolv.conf(5).
 absl::StatusOr<tls::Stream> ConnectToServer(const ServerAddress& server, const Deadline& deadline);
 
+// Whether an error is that of a server that has answered, where one of the two does not accept the
+// other: it has another secret or another TLS, or is no tcp store. Annotate keeps that.
+bool IsRefusal(const absl::Status& status);
+
 }  // namespace syncline::tcp_store
 
 #endif  // SYNCLINE_STORE_TCP_TCP_CONNECT_H_

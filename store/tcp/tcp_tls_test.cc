@@ -226,6 +226,7 @@ TEST_P(TCPTLSTest, AllProcessesOfAJobEncryptOrNone) {
     EXPECT_THAT(CreateError(Client(server->port(), kSecret), ErrorKind::kNetwork),
                 HasSubstr(absl::StrCat("SYNCLINE_TLS is off in this process and ",
                                        tls::ModeName(GetParam()), " where the store is served")));
+    EXPECT_TRUE(IsRefusal(TCPStore::Create(Client(server->port(), kSecret)).status()));
     environment_.Set(GetParam());
     EXPECT_TRUE(Create(Client(server->port(), kSecret))->Set("key", "").ok());
   }

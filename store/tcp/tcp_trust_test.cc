@@ -62,11 +62,22 @@ TEST(TCPTrustTest, AWrongOrMissingSecretIsRefusedAtOnce) {
   auto server = Create(Server("sesame"));
   for (const std::string secret : {"barley", ""}) {
     const std::string message = CreateError(Client(server->port(), secret), ErrorKind::kNetwork);
+    EXPECT_TRUE(IsRefusal(TCPStore::Create(Client(server->port(), secret)).status()));
     EXPECT_THAT(message, HasSubstr(absl::StrCat("tcp://127.0.0.1:", server->port())));
     EXPECT_THAT(message, HasSubstr("the job secret does not match"));
     EXPECT_THAT(message, HasSubstr("SYNCLINE_SECRET_FILE"));
     EXPECT_THAT(message, Not(HasSubstr("sesame")));
   }
+}
+
+TEST(TCPTrustTest, AServerThatDoesNotAnswerIsNoRefusal) {
+  const absl::StatusOr<Listener> listener = Listen("127.0.0.1", 0);
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  TCPStore::Options options = Client(listener->port);
+  options.connect_timeout = absl::Milliseconds(100);
+  const absl::Status error = TCPStore::Create(options).status();
+  EXPECT_EQ(KindOf(error), ErrorKind::kNetwork) << error;
+  EXPECT_FALSE(IsRefusal(error)) << error;
 }
 
 TEST(TCPTrustTest, AClientWithASecretDoesNotTrustAServerWithout) {
