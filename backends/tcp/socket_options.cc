@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -34,11 +35,21 @@ absl::StatusOr<std::optional<int>> Read(const char* variable, int low, int high)
       absl::StrCat(variable, " must be a number from ", low, " to ", high, ", not '", *text, "'"));
 }
 
+// "; it has reno cubic"; empty where /proc does not say.
+std::string KnownCongestionControls() {
+  std::ifstream file("/proc/sys/net/ipv4/tcp_available_congestion_control");
+  std::string names;
+  std::getline(file, names);
+  return names.empty() ? "" : absl::StrCat("; it has ", names);
+}
+
 absl::Status Refused(const char* variable, absl::string_view value) {
-  const bool needs_right = errno == EPERM;
+  const int error = errno;
+  std::string hint;
+  if (error == EPERM) hint = "; other than its own setting needs CAP_NET_ADMIN";
+  if (error == ENOENT) hint = KnownCongestionControls();  // No other option has names.
   return BackendError(
-      absl::StrCat("the kernel refuses ", variable, "=", value, ": ", std::strerror(errno),
-                   needs_right ? "; other than its own setting needs CAP_NET_ADMIN" : ""));
+      absl::StrCat("the kernel refuses ", variable, "=", value, ": ", std::strerror(error), hint));
 }
 
 absl::Status Set(int socket, int level, int option, int value, const char* variable) {

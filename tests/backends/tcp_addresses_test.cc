@@ -38,6 +38,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::ResultOf;
@@ -229,6 +230,7 @@ TEST(TcpAddressesTest, OptionsAreThoseOfAllConnections) {
   setenv("SYNCLINE_TCP_CONGESTION", "no such", 1);
   for (const absl::Status& status : RunAt("127.0.0.1")) {
     EXPECT_THAT(status.message(), HasSubstr("the kernel refuses SYNCLINE_TCP_CONGESTION=no such"));
+    EXPECT_THAT(status.message(), AllOf(HasSubstr("; it has "), HasSubstr("reno")));
   }
   unsetenv("SYNCLINE_TCP_CONGESTION");
   const struct {
