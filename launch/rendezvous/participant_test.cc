@@ -30,7 +30,11 @@ namespace {
 using etcd_store::EtcdServer;
 using etcd_store::LossyProxy;
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 using Kind = RendezvousEvent::Kind;
 
 constexpr absl::Duration kTimeout = absl::Seconds(60);
@@ -311,6 +315,21 @@ TEST(RendezvousNetworkTest, WhereNobodyListensACallIsRefusedAndElsewhereNot) {
   EXPECT_FALSE(unknown.is_refused);
 }
 
+TEST(RendezvousNetworkTest, WhatCannotBeReachedIsSaidBeforeWhyThisNodeDoesNotHostIt) {
+  StoreNetworkOptions options;
+  options.rendezvous = Endpoint(29410, 1, 2).rendezvous;
+  options.rendezvous.host = "192.0.2.1";  // RFC 5737: in documentation only.
+  options.secret = kSecret;
+  options.call_timeout = kTimeout;
+  const auto opened =
+      MakeStoreNetwork(options)->Open(absl::Milliseconds(200), [] { return false; });
+  EXPECT_EQ(KindOf(opened.status()), ErrorKind::kNetwork) << opened.status();
+  EXPECT_THAT(std::string(opened.status().message()),
+              AllOf(StartsWith("the rendezvous at 192.0.2.1:29410 cannot be reached: "),
+                    EndsWith("; nor does this node host it: cannot listen on 192.0.2.1:29410: "
+                             "this host does not have that address")));
+}
+
 TEST_F(ParticipantTest, ANodeThatNobodyAnswersSaysSo) {
   LaunchOptions options = Endpoint(29403, 2, 2);
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
@@ -336,7 +355,9 @@ TEST_F(ParticipantTest, AnotherJobsNodesAreRefused) {
     }
     return !failure.empty();
   }));
+  EXPECT_THAT(failure, HasSubstr("127.0.0.1:29404 cannot be reached: "));
   EXPECT_THAT(failure, HasSubstr("secret"));
+  EXPECT_THAT(failure, Not(HasSubstr("this node")));
 }
 
 TEST_F(ParticipantTest, NodesMeetThoughAStrangerHoldsTheNameThatOrdersTheirAttempts) {

@@ -12,8 +12,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "core/base/errno_payload.h"
@@ -24,6 +27,7 @@
 #include "core/join/listen_lock.h"
 #include "launch/rendezvous/job_location.h"
 #include "store/common/listen_address.h"
+#include "store/tcp/tcp_connect.h"
 #include "store/tcp/tcp_server.h"
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
@@ -77,6 +81,21 @@ absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> Serve(const StoreNetworkOp
   return tcp_store::TCPServer::Start(server);
 }
 
+// The error of `reaching` the store at `address`, and why this node does not host it: the error of
+// `hosting`, if it is one.
+absl::Status NoStore(const std::string& address, const absl::Status& reaching,
+                     const absl::Status& hosting) {
+  const absl::Status error =
+      Annotate(reaching, absl::StrCat("the rendezvous at ", address, " cannot be reached"));
+  // Where a server has refused this node, there is one.
+  if (hosting.ok() || tcp_store::IsRefusal(reaching)) return error;
+  absl::Status both(error.code(), absl::StrCat(error.message(), "; nor does this node host it: ",
+                                               store::WithoutAdvice(hosting.message())));
+  error.ForEachPayload(
+      [&both](absl::string_view url, const absl::Cord& payload) { both.SetPayload(url, payload); });
+  return both;
+}
+
 // Backends c10d and static: tries to host and to connect in turns until one of them works. Which
 // node gets to host is decided by bind(2): the port of the endpoint has one owner. Nodes on other
 // hosts fail to bind, because the address is not theirs.
@@ -91,7 +110,7 @@ absl::StatusOr<RendezvousStore> HostOrConnect(const StoreNetworkOptions& options
     if (rendezvous.hosting != Hosting::kNever) {
       const join::ListenLock lock(rendezvous.host, rendezvous.port);
       absl::StatusOr<std::unique_ptr<tcp_store::TCPServer>> server =
-          NetworkError("another node tries to");
+          NetworkError("another process of this host tries to");
       // The first try respects the lock, so that processes of one host do not disturb each other.
       // Later tries do not: the process that holds the lock may never serve.
       if (lock.is_held() || !is_first_try) server = Serve(options);
@@ -113,12 +132,7 @@ absl::StatusOr<RendezvousStore> HostOrConnect(const StoreNetworkOptions& options
     }
     // A server that answered and refused (a wrong secret, say) will refuse again.
     if (!attempt.Expired() || deadline.Expired() || cancelled()) {
-      return Annotate(
-          store.status(),
-          absl::StrCat("the rendezvous at ", target.address, " cannot be reached",
-                       rendezvous.hosting == Hosting::kNever
-                           ? ""
-                           : absl::StrCat(", nor hosted by this node (", hosting.message(), ")")));
+      return NoStore(target.address, store.status(), hosting);
     }
     // Serves, but cannot be reached: releases the port for another node.
     target.server.reset();

@@ -131,6 +131,10 @@ absl::StatusOr<Listener> Listen(const std::string& host, int port, const Deadlin
   return Annotate(error, absl::StrCat("cannot listen on ", JoinHostPort(host, port)));
 }
 
+absl::string_view WithoutAdvice(absl::string_view listen_error) {
+  return listen_error.substr(0, listen_error.find("; pass "));
+}
+
 absl::StatusOr<Listener> AdoptListener(base::UniqueFd socket, int port) {
   int listens = 0;
   socklen_t size = sizeof(listens);

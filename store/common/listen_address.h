@@ -31,6 +31,9 @@ struct Listener {
 absl::StatusOr<Listener> Listen(const std::string& host, int port,
                                 const Deadline& deadline = Deadline(base::kResolveTimeout));
 
+// The message of such an error without what it advises those who can choose host and port.
+absl::string_view WithoutAdvice(absl::string_view listen_error);
+
 // The socket of somebody else, which listens already, on `port` unless that is 0. ArgumentError if
 // it does not.
 absl::StatusOr<Listener> AdoptListener(base::UniqueFd socket, int port);
