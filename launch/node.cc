@@ -17,6 +17,7 @@
 #include "launch/job_files.h"
 #include "syncline/deadline.h"
 #include "syncline/interrupt.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::launch {
@@ -62,11 +63,19 @@ absl::StatusOr<std::string> OwnAddress(const LaunchOptions& options) {
 absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
                                             const std::function<bool()>& cancelled) {
   const Deadline deadline(options.rendezvous.read_timeout);
-  for (;;) {
+  for (bool is_first_try = true;; is_first_try = false) {
     absl::StatusOr<std::string> address = OwnAddress(options);
     if (address.ok() || KindOf(address.status()) == ErrorKind::kArgument) return address;
     if (deadline.Expired() || cancelled()) {
       return Annotate(address.status(), "this node finds no way to the rendezvous");
+    }
+    // Interfaces and name servers may come up later than the launcher.
+    if (is_first_try) {
+      LogInBackground(
+          LogLevel::kWarning,
+          absl::StrCat("this node waits up to ", absl::FormatDuration(deadline.timeout()),
+                       " (read_timeout of --rdzv-conf) for a way to the rendezvous: ",
+                       address.status().message()));
     }
     SYNCLINE_RETURN_IF_ERROR(SleepInterruptibly(kSearchInterval));
   }

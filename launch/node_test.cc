@@ -10,10 +10,14 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "core/base/unique_fd.h"
+#include "core/testing/log_lines.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "launch/clock.h"
 #include "launch/job_files.h"
+#include "launch/options/options.h"
 
 namespace syncline::launch {
 namespace {
@@ -33,6 +37,20 @@ TEST(NodeTest, WithoutDescriptorsNoFreePortIsFoundAndTheErrorNamesTheLimit) {
   EXPECT_THAT(std::string(port.status().message()),
               AllOf(HasSubstr("MASTER_PORT"), HasSubstr("Too many open files"),
                     HasSubstr("ulimit -n"), Not(HasSubstr("Bad file descriptor"))));
+}
+
+TEST(NodeTest, ANodeThatWaitsForAnInterfaceSaysSoWhenItBegins) {
+  setenv("SYNCLINE_SOCKET_IFNAME", "no_such_interface", 1);
+  const LogLines lines;
+  LaunchOptions options;
+  options.nodes = {1, 2};
+  options.rendezvous.read_timeout = absl::Seconds(20);
+  const auto has_been_said = [&] { return lines.Have("this node waits up to 20s "); };
+  const absl::Status status =
+      StartNode(options, "secret", MonotonicClock(), has_been_said).status();
+  EXPECT_THAT(std::string(status.message()), HasSubstr("'no_such_interface'"));
+  EXPECT_TRUE(has_been_said()) << lines.text();
+  unsetenv("SYNCLINE_SOCKET_IFNAME");
 }
 
 // As systemd-tmpfiles(8) does before it removes what is in a folder; see tmpfiles.d(5).

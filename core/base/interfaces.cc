@@ -14,6 +14,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -138,6 +139,21 @@ absl::StatusOr<std::vector<std::string>> ChooseAddresses(
       absl::StrJoin(addresses, ", ", [](std::string* out, const InterfaceAddress& address) {
         absl::StrAppend(out, address.interface, " (", address.address, ")");
       })));
+}
+
+std::vector<std::string> AbsentInterfaces(absl::string_view choice,
+                                          absl::Span<const InterfaceAddress> addresses) {
+  std::vector<std::string> absent;
+  if (absl::StartsWith(choice, "^")) return absent;
+  for (absl::string_view entry : absl::StrSplit(choice, ',')) {
+    entry = absl::StripAsciiWhitespace(entry);
+    const bool is_there =
+        ParseNetwork(entry).has_value() ||
+        std::any_of(addresses.begin(), addresses.end(),
+                    [&](const InterfaceAddress& address) { return address.interface == entry; });
+    if (!is_there) absent.emplace_back(entry);
+  }
+  return absent;
 }
 
 }  // namespace syncline::base

@@ -29,6 +29,12 @@ absl::StatusOr<std::vector<InterfaceAddress>> InterfaceAddresses();
 absl::StatusOr<std::vector<std::string>> ChooseAddresses(
     absl::string_view choice, absl::Span<const InterfaceAddress> addresses);
 
+// The names in a `choice` that ChooseAddresses accepts which are those of no interface in
+// `addresses`. Not networks, of which hosts that share a setting may each have one, and none after
+// "^", which may say what no host should choose.
+std::vector<std::string> AbsentInterfaces(absl::string_view choice,
+                                          absl::Span<const InterfaceAddress> addresses);
+
 }  // namespace syncline::base
 
 #endif  // SYNCLINE_CORE_BASE_INTERFACES_H_

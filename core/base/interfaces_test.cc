@@ -14,6 +14,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 const std::vector<InterfaceAddress>& Host() {
   static const auto& host = *new std::vector<InterfaceAddress>{
@@ -78,6 +79,12 @@ TEST(InterfacesTest, WhereNoneIsChosenTheErrorSaysWhatThereIs) {
   EXPECT_EQ(KindOf(status), ErrorKind::kNetwork);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("eth0 (10.1.2.3)"), HasSubstr("ib0 (10.2.0.9)")));
+}
+
+TEST(InterfacesTest, NamesThatNoInterfaceHasAreAbsent) {
+  EXPECT_THAT(AbsentInterfaces("eth0, ehh1,lo,eth", Host()), ElementsAre("ehh1", "eth"));
+  EXPECT_THAT(AbsentInterfaces("eth0,10.7.0.0/16,fd00:9::/32", Host()), IsEmpty());
+  EXPECT_THAT(AbsentInterfaces("^ehh1,docker7", Host()), IsEmpty());
 }
 
 TEST(InterfacesTest, TheLoopbackOfThisHostIsListed) {

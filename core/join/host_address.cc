@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -11,9 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "core/base/env.h"
 #include "core/base/interfaces.h"
 #include "syncline/error_origin.h"
+#include "syncline/log.h"
 #include "syncline/status.h"
 
 namespace syncline::join {
@@ -54,6 +57,17 @@ std::optional<std::pair<absl::string_view, std::string>> InterfaceChoice() {
     if (choice.has_value()) return std::pair(variable, *std::move(choice));
   }
   return std::nullopt;
+}
+
+// Of several interfaces, those that are there may do; but a name that is mistyped costs one.
+void WarnOfAbsent(absl::string_view variable, absl::string_view choice,
+                  absl::Span<const base::InterfaceAddress> interfaces) {
+  static std::atomic<bool> has_warned{false};
+  const std::vector<std::string> absent = base::AbsentInterfaces(choice, interfaces);
+  if (absent.empty() || has_warned.exchange(true)) return;
+  Log(LogLevel::kWarning,
+      absl::StrCat(variable, " is '", choice, "', and this host has no interface ",
+                   absl::StrJoin(absent, ", "), " that is up: only the others are used"));
 }
 
 void DropLoopback(std::vector<std::string>& addresses) {
@@ -101,8 +115,11 @@ absl::StatusOr<std::vector<std::string>> ChosenInterfaceAddresses() {
   if (!choice.has_value()) return std::vector<std::string>();
   SYNCLINE_ASSIGN_OR_RETURN(const auto interfaces, base::InterfaceAddresses());
   auto addresses = base::ChooseAddresses(choice->second, interfaces);
-  if (addresses.ok()) return addresses;
-  return Annotate(addresses.status(), absl::StrCat(choice->first, " is '", choice->second, "'"));
+  if (!addresses.ok()) {
+    return Annotate(addresses.status(), absl::StrCat(choice->first, " is '", choice->second, "'"));
+  }
+  WarnOfAbsent(choice->first, choice->second, interfaces);
+  return addresses;
 }
 
 std::vector<std::string> MoreAddresses(absl::string_view address) {

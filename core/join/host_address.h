@@ -24,7 +24,8 @@ inline constexpr absl::string_view kInterfaceVariables[] = {"SYNCLINE_SOCKET_IFN
 
 // The addresses of the interfaces that the first of kInterfaceVariables which is set chooses, the
 // best first; none if none is set. An ArgumentError or a NetworkError that names the variable if it
-// chooses none.
+// chooses none. Logs a warning, once in a process, if it names interfaces beside those chosen that
+// this host does not have.
 absl::StatusOr<std::vector<std::string>> ChosenInterfaceAddresses();
 
 // Loopback if all `peers` (by rank) are on one host. Otherwise what SYNCLINE_HOST_ADDRESS says or,

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "core/testing/log_lines.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncline/peer.h"
@@ -62,6 +63,15 @@ TEST(HostAddressTest, TheLoopbackAmongOthersIsLeftOut) {
     for (const std::string& other : more) EXPECT_FALSE(IsLoopbackAddress(other)) << other;
     break;
   }
+}
+
+TEST(HostAddressTest, AnInterfaceThatIsMissingAmongOthersIsNamedOnce) {
+  const LogLines lines;
+  const Environment environment("SYNCLINE_SOCKET_IFNAME", "lo,no_such_interface");
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(ChosenInterfaceAddresses().ok());
+  EXPECT_EQ(lines.text(),
+            "SYNCLINE_SOCKET_IFNAME is 'lo,no_such_interface', and this host has no interface "
+            "no_such_interface that is up: only the others are used\n");
 }
 
 TEST(HostAddressTest, TheLoopbackIsNoInterfaceForOtherHosts) {

@@ -59,6 +59,7 @@ def test_an_interface_that_a_node_lacks_is_named(job):
     agent = job.start(1, "--no-python", program=ECHO, variables=variables)
     assert agent.finish() == 1, job.tell()
     assert "SYNCLINE_SOCKET_IFNAME is 'no_such'" in agent.said()
+    assert "waits up to 1s (read_timeout of --rdzv-conf)" in agent.said()
 
 
 def test_without_a_default_route_an_interface_says_where_a_node_is(job):
