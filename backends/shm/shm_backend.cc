@@ -335,12 +335,16 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
   SYNCLINE_RETURN_IF_ERROR(CheckComparisons(peers));
   const backends::PeerTable unnumbered = peers;
   backends::GivingUp giving_up(config.store, unnumbered);
-  // The check of a larger group tells its numbers.
-  const auto check = [&] { return config.check_peers ? config.check_peers() : giving_up.Check(); };
+  // Rank 0 serves until all have come, so one that cannot says so. Of a larger group the check
+  // comes first, as it tells that group's numbers.
+  const auto check = [&]() -> absl::Status {
+    if (config.check_peers) SYNCLINE_RETURN_IF_ERROR(config.check_peers());
+    return giving_up.Check();
+  };
   peers.Renumber(options.ranks);
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
-  SYNCLINE_RETURN_IF_ERROR(segment.status());
+  if (!segment.ok()) return giving_up.Tell(segment.status());
   auto backend =
       std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes),
                                    comparison, *cma, std::move(options));
