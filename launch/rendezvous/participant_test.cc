@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -49,6 +50,7 @@ class TestNode {
     server_ = *tcp_store::TCPServer::Start(server);
     NodeIdentity identity;
     identity.id = absl::StrCat("n", number);
+    identity.host = absl::StrCat("host", number);
     identity.address = "127.0.0.1";
     identity.store = absl::StrCat("127.0.0.1:", server_->port());
     participant = MakeNetworkParticipant(options, identity, kSecret, clock);
@@ -228,6 +230,24 @@ TEST_F(ParticipantTest, ANewcomerFindsTheJobAtTheEndpointThoughTheNodeThatServed
   options.rendezvous.hosting = RendezvousOptions::Hosting::kNever;
   Add(options);
   ASSERT_TRUE(AllIn(3, 2)) << Describe();
+}
+
+TEST_F(ParticipantTest, AllNodesThatWaitForALostOneNameIt) {
+  LaunchOptions options = Endpoint(29411, 3, 3);
+  options.rendezvous.keep_alive_interval = absl::Milliseconds(200);
+  Add(options);
+  ASSERT_TRUE(AwaitServing(29411));
+  Add(options);
+  Add(options);
+  ASSERT_TRUE(AllIn(1, 3));
+  StartSearch(1);
+  const std::string expected = "lost or left since round 0: node 127.0.0.1 (host host1, pid 0)";
+  ASSERT_TRUE(Await([&] {
+    return absl::StrContains(nodes_[0]->messages, expected) &&
+           absl::StrContains(nodes_[2]->messages, expected);
+  })) << nodes_[0]->messages
+      << nodes_[2]->messages;
+  EXPECT_THAT(nodes_[2]->messages, HasSubstr("(host host0, pid 0) decides"));
 }
 
 TEST_F(ParticipantTest, ANodeThatIsDoneDoesNotEndTheJobWhileLaterRanksRun) {

@@ -332,6 +332,21 @@ std::string Rendezvous::Describe() const {
   return absl::StrCat("waits for the decision of node ", leader_);
 }
 
+// The ids of all nodes and the record of one: all records may be megabytes in a large job, and
+// every node that waits calls this.
+absl::StatusOr<std::string> Rendezvous::DescribeWaiting() const {
+  const absl::Time now = clock_.Now();
+  if (is_leader_) return policy_.DescribeWaiting(nodes_, now);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<std::string> keys, store_->Keys(kNodes));
+  std::set<std::string> registered;
+  for (const absl::string_view key : keys) registered.emplace(absl::StripPrefix(key, kNodes));
+  std::string text = policy_.DescribeWaiting(registered, now);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto found, TryGet(*store_, {absl::StrCat(kNodes, leader_)}));
+  if (!found.has_value()) return text;
+  SYNCLINE_ASSIGN_OR_RETURN(const NodeRecord leader, ParseNodeRecord(found->front()));
+  return absl::StrCat(text, "; ", leader.identity.ToString(), " decides");
+}
+
 absl::Status Rendezvous::Deregister(const std::function<bool()>& cancelled) {
   is_leader_ = false;
   SYNCLINE_RETURN_IF_ERROR(RemoveNode(self_.identity.id));

@@ -85,8 +85,11 @@ class Rendezvous {
 
   const NodeRecord& record() const { return self_; }
   bool is_leader() const { return is_leader_; }
-  // Why no round has begun, as far as this node knows; for messages.
+  // Why no round has begun, as far as this node knows; for messages of failed tests.
   std::string Describe() const;
+  // The same in a line for the operator. A node that does not lead asks the store, and returns its
+  // errors.
+  absl::StatusOr<std::string> DescribeWaiting() const;
 
  private:
   absl::Status Register();

@@ -224,8 +224,9 @@ void RendezvousSession::LogWaiting() {
   if (clock_.Now() < next_log_waiting_ && !has_round_ && !is_closed_) return;
   next_log_waiting_ = clock_.Now() + kLogWaitingInterval;
   if (has_round_ || is_closed_ || search_.has_value()) return;
-  on_event_(
-      {Kind::kMessage, {}, absl::StrCat("no round has begun yet: ", rendezvous_->Describe())});
+  absl::StatusOr<std::string> reason = rendezvous_->DescribeWaiting();
+  if (!reason.ok()) return;  // The next step finds that the store is lost.
+  on_event_({Kind::kMessage, {}, *std::move(reason)});
 }
 
 // Queries all stores at once, so that slow ones cost one timeout together.

@@ -24,6 +24,7 @@ namespace {
 using etcd_store::EtcdServer;
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Cause = Announcement::Cause;
 using Kind = Announcement::Kind;
 using Life = FakeNode::Life;
@@ -306,6 +307,80 @@ TEST_P(RendezvousTest, AReplacementGetsTheRankThatIsFree) {
   fleet_->Run(absl::Seconds(10));
   fleet_->Add();
   UntilRound(2, {0, 3, 2});
+}
+
+// Whether a node is replaced does not depend on how it was lost: workers of the others notice some
+// losses and not others.
+TEST_P(RendezvousTest, AReplacementIsTakenInThoughWorkersOfOthersFailedAndNoRestartIsLeft) {
+  Start(Nodes(3, 3), 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  node(0).Fail(Failure("rank 1 is gone", 1, 2));
+  node(2).Fail(Failure("rank 1 is gone", 1, 2));
+  fleet_->Run(absl::Seconds(10));
+  EXPECT_FALSE(node(0).closed.has_value());
+  fleet_->Add();
+  UntilRound(2, {0, 3, 2});
+  EXPECT_EQ(node(0).round->restarts, 0);
+}
+
+TEST_P(RendezvousTest, NodesThatWaitNameTheRoundThatIsOverAndTheLostNode) {
+  RoundPolicyOptions policy = Nodes(3, 3);
+  policy.join_timeout = absl::Seconds(40);
+  Start(policy, 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  node(0).Fail(Failure("rank 1 is gone", 1, 2));
+  node(2).Fail(Failure("rank 1 is gone", 1, 2));
+  fleet_->Run(absl::Seconds(10.5));
+  ASSERT_TRUE(node(0).rendezvous.is_leader());
+  for (const int number : {0, 2}) {
+    const auto text = node(number).rendezvous.DescribeWaiting();
+    ASSERT_TRUE(text.ok()) << text.status();
+    EXPECT_THAT(*text, HasSubstr("round 0 is over, and the next has not begun yet: "
+                                 "2 of at least 3 node(s) have come"));
+    EXPECT_THAT(*text, HasSubstr("lost or left since round 0: node 10.0.0.1 (host host1"));
+    EXPECT_THAT(*text, HasSubstr("unless enough come within 29s"));
+    EXPECT_THAT(*text, Not(HasSubstr(node(0).id)));
+  }
+  EXPECT_THAT(*node(0).rendezvous.DescribeWaiting(), HasSubstr("node 10.0.0.2 (host host2"));
+  EXPECT_THAT(*node(2).rendezvous.DescribeWaiting(),
+              HasSubstr("node 10.0.0.0 (host host0, pid 0) decides"));
+}
+
+TEST_P(RendezvousTest, ANodeWhoseWorkersStillStopIsNamed) {
+  RoundPolicyOptions policy = Nodes(2, 2);
+  policy.max_restarts = 1;
+  Start(policy, 2);
+  UntilRound(1, {0, 1});
+  node(0).Fail(Failure("rank 0 broke"));
+  node(1).life = Life::kSuspended;  // It has not read that the round is over.
+  fleet_->Run(absl::Seconds(1));
+  const auto text = node(0).rendezvous.DescribeWaiting();
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, HasSubstr("workers still run on node 10.0.0.1 (host host1"));
+}
+
+TEST_P(RendezvousTest, ANodeWithoutAPlaceSaysThatARoundRuns) {
+  Start(Nodes(2, 2), 2);
+  UntilRound(1, {0, 1});
+  fleet_->Add();
+  fleet_->Run(absl::Seconds(1));
+  const auto text = node(2).rendezvous.DescribeWaiting();
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_THAT(*text, HasSubstr("round 0 runs with 2 of at most 2 node(s), and this node waits"));
+}
+
+TEST_P(RendezvousTest, BeforeTheFirstRoundNodesSayHowManyHaveComeAndWhoDecides) {
+  Start(Nodes(3, 3), 2);
+  fleet_->Run(absl::Seconds(1));
+  const auto text = node(1).rendezvous.DescribeWaiting();
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text,
+            "no round has begun yet: 2 of at least 3 node(s) have come; "
+            "node 10.0.0.0 (host host0, pid 0) decides");
+  EXPECT_THAT(*node(0).rendezvous.DescribeWaiting(),
+              HasSubstr("node 10.0.0.1 (host host1, pid 0); the job ends unless enough come"));
 }
 
 TEST_P(RendezvousTest, LeavingIsNotClosing) {

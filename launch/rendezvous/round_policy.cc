@@ -44,14 +44,25 @@ const NodeRecord* RootCause(const NodeViews& nodes, int round) {
   return root;
 }
 
+// Whether a member of `round` waits for the next one and runs no workers any more.
+bool HasStopped(const NodeRecord& member, const Round& round) {
+  return member.state == State::kWaiting && member.round >= round.number;
+}
+
+std::string Name(const NodeIdentity& node) {
+  std::string name = node.ToString();
+  if (node.wanted_rank >= 0) absl::StrAppend(&name, " with node rank ", node.wanted_rank);
+  return name;
+}
+
 std::string Names(const std::vector<const NodeRecord*>& records) {
   return absl::StrJoin(records, ", ", [](std::string* out, const NodeRecord* record) {
-    absl::StrAppend(out, record->identity.ToString());
-    if (record->identity.wanted_rank >= 0) {
-      absl::StrAppend(out, " with node rank ", record->identity.wanted_rank);
-    }
+    absl::StrAppend(out, Name(record->identity));
   });
 }
+
+// Rounds count from 0 in messages.
+std::string Name(const Round& round) { return absl::StrCat("round ", round.number - 1); }
 
 }  // namespace
 
@@ -199,7 +210,7 @@ bool RoundPolicy::AwaitsMembers(const NodeViews& nodes, absl::Time now) {
     }
     const NodeView& view = found->second;
     if (view.record.state == State::kLeft || now - view.heard >= options_.silent_after) continue;
-    if (view.record.state == State::kWaiting && view.record.round >= last_->number) continue;
+    if (HasStopped(view.record, *last_)) continue;
     awaits = true;
     WakeAt(view.heard + options_.silent_after);
   }
@@ -226,8 +237,10 @@ std::optional<Announcement> RoundPolicy::DecideForming(const NodeViews& nodes, a
     const absl::Time limit = forming_since_ + options_.join_timeout;
     WakeAt(limit);
     if (now < limit) return std::nullopt;
-    return Closed(1, absl::StrCat("no round within ", absl::FormatDuration(options_.join_timeout),
-                                  " (join_timeout): ", Describe(nodes, now)));
+    return Closed(
+        1, absl::StrCat("no round within ", absl::FormatDuration(options_.join_timeout),
+                        " (join_timeout)", last_.has_value() ? " after " + Name(*last_) : "", ": ",
+                        Describe(nodes, now)));
   }
   absl::Time earliest = absl::InfinitePast();
   if (over_cause_ == Announcement::Cause::kFailure && !LacksMember(nodes)) {
@@ -249,9 +262,7 @@ bool RoundPolicy::LacksMember(const NodeViews& nodes) const {
   if (!last_.has_value()) return false;
   for (const NodeIdentity& member : last_->members) {
     const auto found = nodes.find(member.id);
-    if (found == nodes.end()) return true;
-    const NodeRecord& record = found->second.record;
-    if (record.state != State::kWaiting || record.round < last_->number) return true;
+    if (found == nodes.end() || !HasStopped(found->second.record, *last_)) return true;
   }
   return false;
 }
@@ -347,15 +358,69 @@ std::string RoundPolicy::Describe(const NodeViews& nodes, absl::Time now) const 
   std::string text =
       absl::StrCat(candidates.size(), " of at least ", options_.min_nodes,
                    " node(s) have come: ", candidates.empty() ? "none" : Names(candidates));
+  const bool is_over = phase_ == Phase::kForming && last_.has_value();
+  std::set<std::string> present;
   std::vector<std::string> silent;
+  std::vector<std::string> stopping;
   for (const auto& [id, view] : nodes) {
     if (view.record.state == State::kLeft) continue;
+    present.insert(id);
     if (now - view.heard >= options_.silent_after) {
       silent.push_back(view.record.identity.ToString());
+    } else if (is_over && last_->RankOf(id) >= 0 && !HasStopped(view.record, *last_)) {
+      stopping.push_back(view.record.identity.ToString());
     }
   }
+  absl::StrAppend(&text, DescribeGone(present));
   if (!silent.empty())
     absl::StrAppend(&text, "; no sign of life from ", absl::StrJoin(silent, ", "));
+  if (!stopping.empty())
+    absl::StrAppend(&text, "; workers still run on ", absl::StrJoin(stopping, ", "));
+  return text;
+}
+
+// The members of the last round that are not among `present`. The leader removes the record of a
+// node that is lost or has left, so that only the round still names it.
+std::string RoundPolicy::DescribeGone(const std::set<std::string>& present) const {
+  if (!last_.has_value()) return "";
+  std::vector<std::string> gone;
+  for (const NodeIdentity& member : last_->members) {
+    if (present.count(member.id) == 0) gone.push_back(Name(member));
+  }
+  if (gone.empty()) return "";
+  return absl::StrCat("; lost or left since ", Name(*last_), ": ", absl::StrJoin(gone, ", "));
+}
+
+std::string RoundPolicy::DescribeWaiting(const NodeViews& nodes, absl::Time now) const {
+  return DescribeWaiting(Describe(nodes, now), static_cast<int>(Candidates(nodes, now).size()),
+                         now);
+}
+
+std::string RoundPolicy::DescribeWaiting(const std::set<std::string>& registered,
+                                         absl::Time now) const {
+  const int count = static_cast<int>(registered.size());
+  return DescribeWaiting(absl::StrCat(count, " of at least ", options_.min_nodes,
+                                      " node(s) have come", DescribeGone(registered)),
+                         count, now);
+}
+
+// `who` has come and is missing; `count` could be in the next round.
+std::string RoundPolicy::DescribeWaiting(absl::string_view who, int count, absl::Time now) const {
+  if (phase_ == Phase::kRunning) {
+    return absl::StrCat(Name(*last_), " runs with ", last_->members.size(), " of at most ",
+                        options_.max_nodes, " node(s), and this node waits for a place");
+  }
+  std::string text = last_.has_value()
+                         ? absl::StrCat(Name(*last_), " is over, and the next has not begun yet: ")
+                         : "no round has begun yet: ";
+  absl::StrAppend(&text, who);
+  // A node that has never led knows no beginning of the first round's wait.
+  if (count < options_.min_nodes && forming_since_ != absl::InfinitePast()) {
+    const absl::Duration left = forming_since_ + options_.join_timeout - now;
+    absl::StrAppend(
+        &text, "; the job ends unless enough come within ",
+        absl::FormatDuration(absl::Trunc(std::max(left, absl::ZeroDuration()), absl::Seconds(1))));
+  }
   return text;
 }
 

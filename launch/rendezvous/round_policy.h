@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "launch/rendezvous/records.h"
 
@@ -64,8 +65,14 @@ class RoundPolicy {
   std::optional<Announcement> Decide(const NodeViews& nodes, absl::Time now);
   absl::Time next() const { return next_; }
 
-  // Why there is no round yet: "2 of at least 3 nodes have come: node ..., node ...".
+  // Why no round begins: "2 of at least 3 node(s) have come: node ..., node ...; lost or left since
+  // round 0: node ...".
   std::string Describe(const NodeViews& nodes, absl::Time now) const;
+  // A line for the operator of a node that is in no round: which round was the last, who is
+  // missing, and how long the job waits. The leader's.
+  std::string DescribeWaiting(const NodeViews& nodes, absl::Time now) const;
+  // As far as any other node knows: from the ids of all nodes that are registered.
+  std::string DescribeWaiting(const std::set<std::string>& registered, absl::Time now) const;
 
   // The nodes that are lost or have left and are in no running round: their records can be removed.
   std::vector<std::string> RemovableNodes(const NodeViews& nodes, absl::Time now) const;
@@ -83,6 +90,8 @@ class RoundPolicy {
   Announcement Form(const std::vector<const NodeRecord*>& candidates, const NodeViews& nodes) const;
   std::vector<const NodeRecord*> Candidates(const NodeViews& nodes, absl::Time now) const;
   std::string MissingMember(const NodeViews& nodes, absl::Time now, absl::Duration silence) const;
+  std::string DescribeWaiting(absl::string_view who, int count, absl::Time now) const;
+  std::string DescribeGone(const std::set<std::string>& present) const;
   bool AwaitsMembers(const NodeViews& nodes, absl::Time now);
   bool LacksMember(const NodeViews& nodes) const;
   bool KeepsMembers(const Round& next) const;  // All of the last round.
