@@ -213,6 +213,8 @@ void Launcher::PrintRound() {
 void Launcher::PrintEnd() {
   if (closed_.has_value() && closed_->failure.has_value()) {
     Print(closed_->failure->report);
+    // The report begins with the summary. Any other reason came after the failure.
+    if (closed_->reason != closed_->failure->summary) Print(closed_->reason);
   } else if (closed_.has_value() && closed_->exit_code != 0) {
     Print(closed_->reason);
   } else if (agent_.failure().has_value()) {

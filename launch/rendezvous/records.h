@@ -95,7 +95,8 @@ struct Announcement {
     kStoreLost,   // The store was lost, and the cause with it; records may show a failure.
   } cause = Cause::kMembership;        // kOver.
   int exit_code = 0;                   // kClosed.
-  std::optional<FailureNote> failure;  // kClosed: the root cause.
+  std::optional<FailureNote> failure;  // kClosed: the root cause, or the last round's if `reason`
+                                       // is that no other could begin.
   std::string address;                 // kMoved: host:port.
 };
 

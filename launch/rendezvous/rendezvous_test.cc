@@ -383,6 +383,37 @@ TEST_P(RendezvousTest, BeforeTheFirstRoundNodesSayHowManyHaveComeAndWhoDecides) 
               HasSubstr("node 10.0.0.1 (host host1, pid 0); the job ends unless enough come"));
 }
 
+TEST_P(RendezvousTest, AJobThatEndsForWantOfNodesReportsTheLastFailureAsWell) {
+  RoundPolicyOptions policy = Nodes(3, 3);
+  policy.join_timeout = absl::Seconds(10);
+  Start(policy, 3);
+  UntilRound(1, {0, 1, 2});
+  node(1).life = Life::kDead;
+  node(0).Fail(Failure("rank 1 is gone", 1, 2));
+  node(2).Fail(Failure("rank 1 is gone, too", 2, 2));
+  EXPECT_GE(UntilClosed(), absl::Seconds(10));
+  for (const int number : {0, 2}) {
+    const Announcement& closed = *node(number).closed;
+    EXPECT_EQ(closed.exit_code, 1);
+    EXPECT_THAT(closed.reason, HasSubstr("no round within 10s (join_timeout) after round 0: "
+                                         "2 of at least 3 node(s) have come"));
+    EXPECT_THAT(closed.reason, HasSubstr("lost or left since round 0: node 10.0.0.1 (host host1"));
+    ASSERT_TRUE(closed.failure.has_value());
+    EXPECT_EQ(closed.failure->summary, "rank 1 is gone");
+  }
+}
+
+TEST_P(RendezvousTest, AJobThatEndsForWantOfNodesWithoutAFailureReportsNone) {
+  RoundPolicyOptions policy = Nodes(2, 2);
+  policy.join_timeout = absl::Seconds(10);
+  Start(policy, 2);
+  UntilRound(1, {0, 1});
+  node(1).life = Life::kDead;
+  UntilClosed();
+  EXPECT_THAT(node(0).closed->reason, HasSubstr("since round 0: node 10.0.0.1 (host host1"));
+  EXPECT_FALSE(node(0).closed->failure.has_value());
+}
+
 TEST_P(RendezvousTest, LeavingIsNotClosing) {
   Start(Nodes(1, 3), 3);
   UntilRound(1, {0, 1, 2});

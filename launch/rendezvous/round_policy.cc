@@ -237,10 +237,13 @@ std::optional<Announcement> RoundPolicy::DecideForming(const NodeViews& nodes, a
     const absl::Time limit = forming_since_ + options_.join_timeout;
     WakeAt(limit);
     if (now < limit) return std::nullopt;
-    return Closed(
-        1, absl::StrCat("no round within ", absl::FormatDuration(options_.join_timeout),
-                        " (join_timeout)", last_.has_value() ? " after " + Name(*last_) : "", ": ",
-                        Describe(nodes, now)));
+    Announcement closed =
+        Closed(1, absl::StrCat("no round within ", absl::FormatDuration(options_.join_timeout),
+                               " (join_timeout)", last_.has_value() ? " after " + Name(*last_) : "",
+                               ": ", Describe(nodes, now)));
+    const NodeRecord* root = last_.has_value() ? RootCause(nodes, last_->number) : nullptr;
+    if (root != nullptr) closed.failure = root->failure;
+    return closed;
   }
   absl::Time earliest = absl::InfinitePast();
   if (over_cause_ == Announcement::Cause::kFailure && !LacksMember(nodes)) {

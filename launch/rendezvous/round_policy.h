@@ -52,7 +52,7 @@ using NodeViews = std::map<std::string, NodeView>;  // By id.
 // node joins for which there is room. The next one begins when all members have stopped their
 // workers; members keep their ranks. The job is closed when all workers of a round succeed; when a
 // worker fails and no restart is left (a lost or leaving node costs none); or when there have been
-// fewer than min_nodes for join_timeout.
+// fewer than min_nodes for join_timeout, with the failure of the last round if there was one.
 class RoundPolicy {
  public:
   explicit RoundPolicy(const RoundPolicyOptions& options);

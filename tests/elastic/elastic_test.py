@@ -4,6 +4,8 @@ import os
 import signal
 import time
 
+import cluster
+
 
 def three_nodes(job):
     """Launchers on hosts 0, which holds the store, 1 and 2, in their first steps."""
@@ -85,6 +87,24 @@ def test_a_node_that_hangs_is_left_out_and_comes_back(job):
             os.kill(pid, signal.SIGCONT)
     job.await_step(world=6, after=moment)
     job.finish(agents)
+
+
+def test_a_job_of_fixed_size_names_the_node_it_waits_for_and_ends_with_the_last_failure(job):
+    job.steps = 250
+    job.options = ["--nnodes", 3, "--nproc-per-node", 2]
+    job.max_restarts = 0
+    job.conf = "join_timeout=20"
+    agents = three_nodes(job)
+    lost = "lost or left since round 0: node %s " % cluster.hosts()[1][1]
+    agents[1].kill()
+    for agent in (agents[0], agents[2]):
+        assert agent.finish() == 1, job.tell()
+        said = agent.said()
+        assert "round 0 is over, and the next has not begun yet: 2 of at least 3" in said
+        assert "no round has begun yet" not in said
+        assert "after 0 of 0 restarts" in said, said
+        waited, _, end = said.partition("no round within 20s (join_timeout) after round 0: ")
+        assert lost in waited and lost in end, said
 
 
 def test_when_no_restart_is_left_all_nodes_name_the_cause(job):
