@@ -249,14 +249,11 @@ absl::StatusOr<JoinProtocol> JoinProtocol::Join(const std::shared_ptr<Store>& st
   }
   joined.generation_ = slot->generation;
   joined.slot_ = slot->number;
+  joined.role_ = request.role;
   absl::Status status = AwaitAll(*joined.generation_, joined.slot_, request.size, deadline);
   if (status.ok()) status = joined.ReadRecords(request.size, deadline);
   if (status.ok()) return joined;
-  const Uninterruptible leaving;
-  // If it is the store that has failed, there is nobody to wait for.
-  if (joined.Leave(Deadline(kStoreProbeTimeout)).ok()) {
-    AcknowledgeFailure(*joined.generation_, joined.slot_, request.role);
-  }
+  joined.LeaveAfterFailure();
   if (slot->previous_failure.ok() || KindOf(status) != ErrorKind::kTimeout) return status;
   return WithOriginOf(
       TimeoutError(absl::StrCat(status.message(), " The attempt before had failed, too: ",
@@ -284,6 +281,12 @@ absl::Status JoinProtocol::Leave(const Deadline& deadline) {
   // The reservation goes first: whoever sees the slot free can reserve the rank.
   if (!reservation_.empty()) SYNCLINE_RETURN_IF_ERROR(of_size_->Delete(reservation_).status());
   return generation_->Set(LeftKey(slot_), "");
+}
+
+void JoinProtocol::LeaveAfterFailure() {
+  const Uninterruptible leaving;
+  // If it is the store that has failed, there is nobody to wait for.
+  if (Leave(Deadline(kStoreProbeTimeout)).ok()) AcknowledgeFailure(*generation_, slot_, role_);
 }
 
 }  // namespace syncline::join

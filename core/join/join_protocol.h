@@ -60,6 +60,9 @@ class JoinProtocol {
   // Gives the slot back, and the rank if it was given. Call it once. If the store does not answer,
   // it fails at `deadline`, or after some seconds if that is earlier.
   absl::Status Leave(const Deadline& deadline);
+  // The same after an error that all ranks get, for at most some seconds: the process that hosts
+  // the store waits until the others have it.
+  void LeaveAfterFailure();
 
  private:
   JoinProtocol() = default;
@@ -69,6 +72,7 @@ class JoinProtocol {
 
   int rank_ = 0;
   int slot_ = 0;  // In the generation.
+  StoreConfig::Role role_ = StoreConfig::Role::kClient;
   std::vector<Peer> peers_;
   std::shared_ptr<Store> of_size_;  // What all worlds of one size in this store have in common.
   std::shared_ptr<Store> generation_;

@@ -19,7 +19,6 @@
 #include "core/join/mpi_store.h"
 #include "core/join/open_store.h"
 #include "core/store/check_same.h"
-#include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/prefix_store.h"
 #include "syncline/status.h"
@@ -177,9 +176,8 @@ absl::StatusOr<std::shared_ptr<World>> World::Join(WorldOptions options, const O
       opened.host.empty() ? join::HostOf(options.store->address()) : opened.host;
   absl::Status connected = world->Connect(host, deadline);
   if (connected.ok()) return world;
-  const Uninterruptible leaving;
   // All ranks fail to connect, and may try again, with this rank's slot free.
-  world->joined_->Leave(Deadline(kStoreProbeTimeout)).IgnoreError();
+  world->joined_->LeaveAfterFailure();
   return connected;
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -46,13 +47,17 @@ absl::StatusOr<std::string> Join(const WorldOptions& options) {
   return absl::StrCat("sum ", sum[0], " at ", world->group()->options().local_address);
 }
 
-// One host. argv: --host number method address door. `method` is an init method or, to make the
-// store first and give that, "store". `address` is for SYNCLINE_HOST_ADDRESS, if it is not empty.
+// One host. argv: --host number method way door. `method` is an init method or, to make the store
+// first and give that, "store". `way` is an address for SYNCLINE_HOST_ADDRESS, or "interface " and
+// one for SYNCLINE_SOCKET_IFNAME, if it is not empty.
 int HostMain(char** argv) {
   EnterHost(argv[5]);
   const int host = argv[2][0] - '0';
   const std::string method = argv[3];
-  if (argv[4][0] != '\0') setenv("SYNCLINE_HOST_ADDRESS", argv[4], 1);
+  const std::string way = argv[4];
+  const bool is_interface = absl::StartsWith(way, "interface ");
+  if (is_interface) setenv("SYNCLINE_SOCKET_IFNAME", way.substr(10).c_str(), 1);
+  if (!is_interface && !way.empty()) setenv("SYNCLINE_HOST_ADDRESS", way.c_str(), 1);
   WorldOptions options;
   options.timeout = kTimeout;
   options.size = kSize;
@@ -87,12 +92,15 @@ class HostsTest : public ::testing::Test {
  protected:
   // What host 0 and host 1 print.
   std::vector<std::string> Run(const std::string& method, bool addresses_are_given) {
+    return addresses_are_given ? Run(method, {AddressOfHost(0), AddressOfHost(1)})
+                               : Run(method, {"", ""});
+  }
+  std::vector<std::string> Run(const std::string& method, const std::vector<std::string>& ways) {
     const Hosts hosts(2);
     std::vector<std::unique_ptr<Process>> workers;
     for (int host = 0; host < 2; ++host) {
       workers.push_back(std::make_unique<Process>(std::vector<std::string>{
-          "--host", absl::StrCat(host), method, addresses_are_given ? AddressOfHost(host) : "",
-          hosts.door(host)}));
+          "--host", absl::StrCat(host), method, ways[host], hosts.door(host)}));
     }
     return {workers[0]->Output(2 * kTimeout), workers[1]->Output(2 * kTimeout)};
   }
@@ -145,6 +153,17 @@ TEST_F(HostsTest, ThroughAFileWithoutAddressesAllAreToldWhatToSet) {
     EXPECT_THAT(lines, AllOf(HasSubstr("UNAVAILABLE: rank 0 (host "),
                              HasSubstr("the ranks are on several hosts"),
                              HasSubstr("set SYNCLINE_HOST_ADDRESS"), Not(HasSubstr("sum"))));
+  }
+}
+
+// Its process ends with the store, which the others ask for the reason.
+TEST_F(HostsTest, WhatTheHostOfTheStoreLacksAllAreTold) {
+  for (int turn = 0; turn < 5; ++turn) {
+    for (const std::string& lines :
+         Run(absl::StrCat("tcp://", AddressOfHost(0), ":", kPort), {"interface nope", ""})) {
+      EXPECT_THAT(lines, AllOf(HasSubstr("UNAVAILABLE: rank 0 (host "),
+                               HasSubstr("SYNCLINE_SOCKET_IFNAME is 'nope'")));
+    }
   }
 }
 
