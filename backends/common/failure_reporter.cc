@@ -446,10 +446,12 @@ class DiagnosisMaker {
                        absl::StrCat(Failed(), text, " (", failure_.cause.message(), ")"), ranks};
     };
     if (!lost_.empty()) {
-      const auto given_up = failure_.given_up.find(lost_[0]);
-      const std::string how = given_up == failure_.given_up.end()
-                                  ? "closed the connection"
-                                  : absl::StrCat(Have(lost_), " ", given_up->second);
+      const bool all_given_up = std::all_of(lost_.begin(), lost_.end(), [this](int rank) {
+        return failure_.given_up.count(rank) > 0;
+      });
+      const std::string how = all_given_up
+                                  ? absl::StrCat(Have(lost_), " ", failure_.given_up.at(lost_[0]))
+                                  : "closed the connection";
       return lost(
           absl::StrCat(Describe(lost_), " ", how, ", did not report and must be presumed lost"),
           lost_);

@@ -152,10 +152,11 @@ absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
     if (status.ok()) connection = *std::move(begun);
   }
   if (!status.ok() && KindOf(status) != ErrorKind::kTimeout) {
-    const absl::Status unreachable = BackendError(absl::StrCat(
+    const std::string text = absl::StrCat(
         "rank 0: no connection to the socket over which ranks of one host share memory: ",
-        status.message()));
-    return WithRanks(unreachable, {base::IsOwnShortage(status) ? rank : 0});
+        status.message());
+    if (base::IsOwnShortage(status)) return WithRanks(BackendError(text), {rank});
+    return WithRanks(NetworkError(text), {0});  // Rank 0 may have given up.
   }
   if (status.ok()) {
     status = connection->Finish(deadline);

@@ -46,7 +46,8 @@ class FdServer {
 
 // The side of the other ranks: connects to `endpoint` as rank `rank`, and returns a new descriptor.
 // Lets `processes`, if it is not null, watch rank 0. A TimeoutError if rank 0 does not answer, a
-// BackendError if nobody listens or `endpoint` is malformed, a NetworkError if rank 0 hangs up.
+// NetworkError if nobody listens or rank 0 hangs up, a BackendError if `endpoint` is malformed or
+// this process lacks something.
 absl::StatusOr<base::UniqueFd> ReceiveFd(absl::string_view endpoint, int rank,
                                          const Deadline& deadline,
                                          PeerProcesses* processes = nullptr);

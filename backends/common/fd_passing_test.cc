@@ -124,7 +124,7 @@ TEST_F(FdPassingTest, AHostThatNeverServesIsATimeoutAndOneThatHasGoneAnError) {
   const std::string endpoint = server_->endpoint();
   server_ = nullptr;
   const absl::Status gone = ReceiveFd(endpoint, 1, Later()).status();
-  EXPECT_EQ(KindOf(gone), ErrorKind::kBackend);
+  EXPECT_EQ(KindOf(gone), ErrorKind::kNetwork);
   EXPECT_EQ(RanksOf(gone), std::vector<int>({0}));
 }
 

@@ -35,7 +35,7 @@ bool Has(const std::vector<int>& ranks, int rank) {
 // "3 5  cannot connect to ...": the ranks that are to blame, and why. Where the two sides of a
 // connection do not accept each other, it may be either.
 std::string Serialize(const absl::Status& failure, int self) {
-  std::vector<int> ranks = RanksOf(failure);
+  std::vector<int> ranks = IsInterrupted(failure) ? std::vector<int>() : RanksOf(failure);
   if (tls::IsRefusal(failure)) ranks.push_back(self);
   return absl::StrCat(absl::StrJoin(ranks, " "), "  ", failure.message());
 }
@@ -51,7 +51,7 @@ absl::Status Quote(const PeerTable& peers, int from, const std::string& text) {
   // Of two that do not accept each other, each names the other.
   if (Has(ranks, from))
     ranks.erase(std::remove(ranks.begin(), ranks.end(), peers.rank()), ranks.end());
-  if (ranks.empty()) ranks = {from};
+  if (ranks.empty()) ranks = {peers.NumberOf(from)};
   return WithRanks(
       NetworkError(absl::StrCat(peers.Describe(from), " has given up joining: ", parts.second)),
       std::move(ranks));
@@ -65,16 +65,21 @@ absl::Status Ask(Store& store, const PeerTable& peers, int rank) {
 }
 
 // What `ask` returns; OK if the store hangs.
-absl::Status RunBounded(std::function<absl::Status()> ask) {
+absl::Status RunBounded(std::function<absl::Status()> ask, bool* hangs = nullptr) {
   const auto heard = std::make_shared<absl::Status>();
   const absl::Status answered = base::RunBounded("giving up joining", GivingUp::kBound,
                                                  [ask = std::move(ask), heard] { *heard = ask(); });
+  if (hangs != nullptr) *hangs = !answered.ok();
   return answered.ok() ? *heard : absl::OkStatus();
 }
 
 }  // namespace
 
-void GivingUp::TellWithoutTable(Store& store, int rank, const absl::Status& failure) {
+// Probes the store first: one that is silent would hold up the write for its full timeout.
+void GivingUp::TellWithoutTable(Store& store, int rank, const std::string& own_key,
+                                const absl::Status& failure) {
+  const Uninterruptible telling;
+  if (!store.Wait({own_key}, kBound).ok()) return;
   store.Set(KeyOf(rank), Serialize(failure, rank)).IgnoreError();
 }
 
@@ -82,7 +87,7 @@ absl::Status GivingUp::Check() {
   const absl::Time now = absl::Now();
   if (now < next_check_) return absl::OkStatus();
   next_check_ = now + kInterval;
-  const absl::Status heard = RunBounded([store = store_, peers = peers_]() -> absl::Status {
+  const auto ask = [store = store_, peers = peers_]() -> absl::Status {
     const auto keys = store->Keys(kPrefix);
     if (!keys.ok()) return absl::OkStatus();
     for (const std::string& key : *keys) {
@@ -91,7 +96,10 @@ absl::Status GivingUp::Check() {
       if (rank >= 0 && rank < peers.size()) SYNCLINE_RETURN_IF_ERROR(Ask(*store, peers, rank));
     }
     return absl::OkStatus();
-  });
+  };
+  bool hangs = false;
+  const absl::Status heard = RunBounded(ask, &hangs);
+  if (hangs) next_check_ = absl::Now() + kIntervalOfSilentStore;
   has_heard_ = !heard.ok();
   return heard;
 }

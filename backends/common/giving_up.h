@@ -25,15 +25,18 @@ class GivingUp {
  public:
   static constexpr absl::Duration kBound = absl::Seconds(3);
   static constexpr absl::Duration kInterval = absl::Seconds(1);
+  static constexpr absl::Duration kIntervalOfSilentStore = absl::Seconds(30);
 
   // For a rank that could not wait for a table, because of `failure`: the others may be past it.
-  static void TellWithoutTable(Store& store, int rank, const absl::Status& failure);
+  // `own_key` is one that it has set.
+  static void TellWithoutTable(Store& store, int rank, const std::string& own_key,
+                               const absl::Status& failure);
 
   GivingUp(std::shared_ptr<Store> store, const PeerTable& peers)
       : store_(std::move(store)), peers_(peers) {}
 
   // For a wait, which may call it as often as it likes: the error of a rank that has given up. Asks
-  // the store each kInterval.
+  // the store each kInterval, or kIntervalOfSilentStore after it has not answered.
   absl::Status Check();
 
   // This rank gives up, because of `failure`: publishes that, and returns the error for the user.

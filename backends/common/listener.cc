@@ -167,12 +167,14 @@ absl::StatusOr<tls::Stream> IntroduceInSlices(const std::string& endpoint, int n
   if (stream != 0 && silent.Has(target.host)) stream = 0;
   absl::Duration pause = kFirstPause;
   for (int tries = 1;; ++tries) {
+    absl::Status checked;
     auto caller = ConnectToListener(
         endpoint, number,
         stream == 0 ? deadline : Deadline(std::min(deadline.Remaining(), kOtherAddressTimeout)),
-        tls, stream, [&] { return check(); });
+        tls, stream, [&] { return checked = check(); });
+    SYNCLINE_RETURN_IF_ERROR(checked);
+    if (IsInterrupted(caller.status())) return caller.status();
     if (!caller.ok() && stream != 0) {
-      SYNCLINE_RETURN_IF_ERROR(check());
       const bool took_long = KindOf(caller.status()) == ErrorKind::kTimeout;
       if (took_long) silent.Add(target.host);
       Log(LogLevel::kWarning,

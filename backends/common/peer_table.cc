@@ -77,6 +77,7 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
   // A rank that cannot connect publishes that too: its peers would wait for it until the deadline.
   const absl::Status published = store.Set(KeyOf(rank), Serialize(Self(payload, settings)));
   SYNCLINE_RETURN_IF_ERROR(payload.status());
+  if (IsInterrupted(published)) GivingUp::TellWithoutTable(store, rank, KeyOf(rank), published);
   SYNCLINE_RETURN_IF_ERROR(published);
   std::vector<std::string> keys;
   for (int r = 0; r < size; ++r) keys.push_back(KeyOf(r));
@@ -85,7 +86,9 @@ absl::StatusOr<PeerTable> PeerTable::Join(Store& store, int rank, int size,
   absl::StatusOr<std::vector<std::string>> values;
   while (!(values = store.MultiGet(keys, std::min(deadline.Remaining(), slice))).ok()) {
     if (deadline.Expired()) return ExplainTimeout(store, rank, size, deadline);
-    if (IsInterrupted(values.status())) GivingUp::TellWithoutTable(store, rank, values.status());
+    if (IsInterrupted(values.status())) {
+      GivingUp::TellWithoutTable(store, rank, KeyOf(rank), values.status());
+    }
     if (!check_peers || KindOf(values.status()) != ErrorKind::kTimeout) return values.status();
     SYNCLINE_RETURN_IF_ERROR(check_peers());
   }

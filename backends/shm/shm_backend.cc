@@ -333,22 +333,25 @@ absl::StatusOr<std::shared_ptr<NodeBackend>> MakeNode(const BackendConfig& confi
                                 config.check_peers));
   SYNCLINE_RETURN_IF_ERROR(CheckOneHost(peers));
   SYNCLINE_RETURN_IF_ERROR(CheckComparisons(peers));
-  const backends::PeerTable unnumbered = peers;
-  backends::GivingUp giving_up(config.store, unnumbered);
+  peers.Renumber(options.ranks);
+  const backends::PeerTable members = peers;
+  backends::GivingUp giving_up(config.store, members);
   // Rank 0 serves until all have come, so one that cannot says so. Of a larger group the check
   // comes first, as it tells that group's numbers.
   const auto check = [&]() -> absl::Status {
     if (config.check_peers) SYNCLINE_RETURN_IF_ERROR(config.check_peers());
     return giving_up.Check();
   };
-  peers.Renumber(options.ranks);
   backends::PeerProcesses processes(peers);
   if (config.rank > 0) segment = ReceiveSegment(config, peers, processes);
   if (!segment.ok()) return giving_up.Tell(segment.status());
   auto backend =
       std::make_shared<ShmBackend>(*std::move(segment), std::move(peers), std::move(processes),
                                    comparison, *cma, std::move(options));
-  if (config.rank == 0) SYNCLINE_RETURN_IF_ERROR(backend->Serve(**server, config.deadline, check));
+  if (config.rank == 0) {
+    const absl::Status served = backend->Serve(**server, config.deadline, check);
+    if (!served.ok()) return giving_up.Tell(served);
+  }
   SYNCLINE_RETURN_IF_ERROR(backend->Join(config.deadline));
   return backend;
 }

@@ -33,6 +33,7 @@
 #include "core/tls/context.h"
 #include "core/tls/settings.h"
 #include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 
@@ -218,6 +219,7 @@ absl::Status TcpConnections::ConnectAll(const BackendConfig& config,
       auto stream = backends::IntroduceInSlices(EndpointOf(peers, to), own * channels + channel,
                                                 deadline, check, listener.tls().get(),
                                                 channel == kMessages ? 0 : channel - 1);
+      if (IsInterrupted(stream.status())) return stream.status();
       if (!stream.ok()) {
         // Those of `check` name the rank at fault, which may be another.
         return RanksOf(stream.status()).empty() ? Blame(peers, to, stream.status())

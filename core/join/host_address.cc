@@ -16,6 +16,7 @@
 #include "core/base/env.h"
 #include "core/base/interfaces.h"
 #include "syncline/error_origin.h"
+#include "syncline/interrupt.h"
 #include "syncline/log.h"
 #include "syncline/status.h"
 
@@ -142,11 +143,16 @@ absl::StatusOr<std::string> HostAddress(Store& store, const std::vector<Peer>& p
       store.Set(ErrorKey(rank), address.ok() ? "" : address.status().message()));
   std::vector<std::string> keys;
   for (size_t r = 0; r < peers.size(); ++r) keys.push_back(ErrorKey(r));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto errors, store.MultiGet(keys, deadline.Remaining()));
+  const auto errors = store.MultiGet(keys, deadline.Remaining());
+  if (IsInterrupted(errors.status())) {  // The others wait for the same ranks, and then hear of it.
+    const Uninterruptible telling;
+    store.Set(ErrorKey(rank), errors.status().message()).IgnoreError();
+  }
+  SYNCLINE_RETURN_IF_ERROR(errors.status());
   for (size_t r = 0; r < peers.size(); ++r) {
-    if (errors[r].empty()) continue;
+    if ((*errors)[r].empty()) continue;
     const absl::Status error =
-        NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", errors[r]));
+        NetworkError(absl::StrCat("rank ", r, " (", peers[r].ToString(), "): ", (*errors)[r]));
     return WithRanks(error, {static_cast<int>(r)});
   }
   return address;

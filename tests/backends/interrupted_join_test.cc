@@ -36,27 +36,34 @@ using ::testing::ElementsAre;
 // Far less than the timeout of joining, or the half minute that shared memory may take.
 constexpr absl::Duration kTimeout = absl::Seconds(50), kSoon = absl::Seconds(10);
 
-// The store of one rank, which is interrupted from its `last_write`-th write on.
+// The store of one rank, which is interrupted from `delay` after its `last_write`-th write on.
 class InterruptingStore final : public ForwardingStore {
  public:
-  InterruptingStore(std::shared_ptr<Store> store, int last_write)
-      : ForwardingStore(std::move(store)), left_(last_write) {}
+  InterruptingStore(std::shared_ptr<Store> store, int last_write, absl::Duration delay)
+      : ForwardingStore(std::move(store)), left_(last_write), delay_(delay) {}
 
-  bool is_over() const { return left_ <= 0; }
+  // Of the thread that writes.
+  bool is_over() const { return left_ <= 0 && absl::Now() >= last_ + delay_; }
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     const absl::Status status = store().Set(key, value);
-    --left_;
+    CountWrite();
     return status;
   }
   absl::StatusOr<int64_t> Add(absl::string_view key, int64_t amount) override {
     const auto sum = store().Add(key, amount);
-    --left_;
+    CountWrite();
     return sum;
   }
 
  private:
+  void CountWrite() {
+    if (--left_ == 0) last_ = absl::Now();
+  }
+
   std::atomic<int> left_;
+  const absl::Duration delay_;
+  absl::Time last_;
 };
 
 // The store of a rank for which the others wait longer than an interrupt may go unnoticed.
@@ -66,7 +73,9 @@ class SlowStore final : public ForwardingStore {
 
   absl::Status Set(absl::string_view key, absl::string_view value) override {
     absl::SleepFor(2 * kInterruptInterval);
-    return store().Set(key, value);
+    const absl::Status status = store().Set(key, value);
+    absl::SleepFor(4 * kInterruptInterval);  // Others wait for its connections.
+    return status;
   }
 };
 
@@ -83,7 +92,7 @@ class InterruptedJoinTest : public testing::TestWithParam<Case> {
     absl::Duration longest;
   };
 
-  static Outcome Join(int victim, int last_write) {
+  static Outcome Join(int victim, int last_write, absl::Duration delay) {
     const auto& [backend, hosts] = GetParam();
     const auto all = std::make_shared<HashStore>();
     Outcome outcome;
@@ -94,7 +103,7 @@ class InterruptedJoinTest : public testing::TestWithParam<Case> {
           std::make_shared<StoreOnHost>(all, absl::StrCat("host_", rank % hosts));
       absl::Status status;
       if (rank == victim) {
-        const auto interrupting = std::make_shared<InterruptingStore>(store, last_write);
+        const auto interrupting = std::make_shared<InterruptingStore>(store, last_write, delay);
         const auto check = [&] {
           return interrupting->is_over() ? InterruptedError("Ctrl-C") : absl::OkStatus();
         };
@@ -136,19 +145,23 @@ INSTANTIATE_TEST_SUITE_P(Backends, InterruptedJoinTest,
                          });
 
 TEST_P(InterruptedJoinTest, WhereverARankIsInterruptedTheOthersHearOfItSoon) {
-  // The groups mostly wait, so those of both victims do so together.
+  // The groups mostly wait, so they do so together.
   std::vector<std::thread> threads;
   for (const int victim : {0, kSize - 1}) {
-    threads.emplace_back([victim] {
-      Outcome outcome;
-      int writes = 0;
-      do {
-        SCOPED_TRACE(absl::StrCat("rank ", victim, " after its write ", ++writes));
-        outcome = Join(victim, writes);
-        CheckOutcome(outcome, victim);
-      } while (outcome.was_interrupted);
-      EXPECT_GT(writes, 1);
-    });
+    // While a table is not complete, and a bit later.
+    for (const absl::Duration delay : {absl::ZeroDuration(), 3 * kInterruptInterval}) {
+      threads.emplace_back([victim, delay] {
+        Outcome outcome;
+        int writes = 0;
+        do {
+          SCOPED_TRACE(absl::StrCat("rank ", victim, " ", absl::FormatDuration(delay),
+                                    " after its write ", ++writes));
+          outcome = Join(victim, writes, delay);
+          CheckOutcome(outcome, victim);
+        } while (outcome.was_interrupted);
+        EXPECT_GT(writes, 1);
+      });
+    }
   }
   for (std::thread& thread : threads) thread.join();
 }
