@@ -442,19 +442,15 @@ class DiagnosisMaker {
 
   Diagnosis ConnectionLost() const {
     const auto lost = [this](absl::string_view text, const std::vector<int>& ranks) {
-      return Diagnosis{ErrorKind::kNetwork,
-                       absl::StrCat(Failed(), text, " (", failure_.cause.message(), ")"), ranks};
+      return Diagnosis{ErrorKind::kNetwork, absl::StrCat(Failed(), text, HowLost()), ranks};
     };
     if (!lost_.empty()) {
       const bool all_given_up = std::all_of(lost_.begin(), lost_.end(), [this](int rank) {
         return failure_.given_up.count(rank) > 0;
       });
-      const std::string how = all_given_up
-                                  ? absl::StrCat(Have(lost_), " ", failure_.given_up.at(lost_[0]))
-                                  : "closed the connection";
-      return lost(
-          absl::StrCat(Describe(lost_), " ", how, ", did not report and must be presumed lost"),
-          lost_);
+      return lost(absl::StrCat(Describe(lost_), all_given_up ? "" : " closed the connection,",
+                               " did not report and must be presumed lost"),
+                  lost_);
     }
     if (known_ && !silent_.empty()) {
       return lost(absl::StrCat(Describe(silent_), " did not report and must be presumed lost"),
@@ -484,6 +480,14 @@ class DiagnosisMaker {
       absl::StrAppend(&text, "; so did ", broken.size() - kMaxBroken, " others");
     }
     return lost(text, {ranks.begin(), ranks.end()});
+  }
+
+  // What the transport said, or this rank itself of those whose connections it has ended.
+  std::string HowLost() const {
+    if (failure_.given_up.empty()) return absl::StrCat(" (", failure_.cause.message(), ")");
+    std::vector<int> ranks;
+    for (const auto& [rank, why] : failure_.given_up) ranks.push_back(rank);
+    return absl::StrCat("; ", Describe(ranks), " had ", failure_.given_up.begin()->second);
   }
 
   // The pairs of ranks that have both lost the connection to the other before they closed their

@@ -445,8 +445,10 @@ TEST(FailureReportTest, AHostThatDidNotAnswerIsNotSaidToHaveClosedTheConnection)
   backends::Failure failure = Lost({0}, {0});
   failure.given_up[0] = "not answered for 5s";
   const absl::Status diagnosis = backends::FailureReporter(store, tables[1]).Diagnose(failure);
-  EXPECT_THAT(Message(diagnosis), AllOf(HasSubstr("has not answered for 5s, did not report"),
-                                        Not(HasSubstr("closed the connection,"))));
+  EXPECT_THAT(
+      Message(diagnosis),
+      AllOf(HasSubstr("did not report and must be presumed lost; rank 0 (host "),
+            HasSubstr("had not answered for 5s"), Not(HasSubstr("closed the connection,"))));
   EXPECT_THAT(RanksOf(diagnosis), ElementsAre(0));
 }
 
