@@ -70,7 +70,7 @@ absl::StatusOr<std::string> AwaitOwnAddress(const LaunchOptions& options,
       return Annotate(address.status(), "this node finds no way to the rendezvous");
     }
     // Interfaces and name servers may come up later than the launcher.
-    if (is_first_try) {
+    if (is_first_try && !IsInterrupted(address.status())) {
       LogInBackground(
           LogLevel::kWarning,
           absl::StrCat("this node waits up to ", absl::FormatDuration(deadline.timeout()),
