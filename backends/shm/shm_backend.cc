@@ -53,8 +53,9 @@ class ShmBackend final : public NodeBackend {
     const absl::Status status = server.Serve(segment_.descriptor(), group_.layout().size(),
                                              deadline, &group_.processes(), check);
     if (status.ok()) return status;
-    return group_.failure_cell().Fail(RanksOf(status).empty() ? WithRanks(status, {own_number()})
-                                                              : status);
+    const absl::Status failed = group_.failure_cell().Fail(
+        RanksOf(status).empty() ? WithRanks(status, {own_number()}) : status);
+    return IsInterrupted(status) ? status : failed;
   }
 
   // Returns once all ranks have reserved their memory and joined.

@@ -32,6 +32,8 @@ namespace syncline {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Far less than the timeout of joining, or the half minute that shared memory may take.
 constexpr absl::Duration kTimeout = absl::Seconds(50), kSoon = absl::Seconds(10);
@@ -129,6 +131,9 @@ class InterruptedJoinTest : public testing::TestWithParam<Case> {
       if (status.ok()) continue;
       if (rank == victim) {
         EXPECT_TRUE(IsInterrupted(status)) << status;
+      } else if (std::get<0>(GetParam()) == "gloo") {
+        // One whose connection ends may hear first of another that has given up because of that.
+        EXPECT_THAT(RanksOf(status), Not(IsEmpty())) << "rank " << rank << ": " << status;
       } else {
         EXPECT_THAT(RanksOf(status), ElementsAre(victim)) << "rank " << rank << ": " << status;
       }
